@@ -1,0 +1,23 @@
+// The transformer, spelled out once: a list of ops over a backend.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "engine/kv_cache.h"
+#include "engine/model.h"
+#include "engine/scheduler.h"
+#include "engine/workspace.h"
+
+namespace fut {
+
+// Called after each op with its name, the layer (-1 outside the layers) and what was just written.
+// Empty in production. For tests that bisect and for calibration.
+using Tap = std::function<void(std::string_view op, int layer, MatrixView<const float> written)>;
+
+// Runs the step in `batch` (already uploaded by workspace.upload) and leaves the logits of
+// batch.logit_rows in workspace.logits(). Appends the step's keys and values to the cache.
+void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+             const Batch& batch, const Tap& tap = {});
+
+}  // namespace fut

@@ -1,0 +1,92 @@
+// The seam: memory and ops. Two final implementations, nothing derives further. The forward pass
+// above it is written once; the virtual calls below are all that differ between devices.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace fut {
+
+class Backend;
+
+// One allocation in a backend's memory; freed with the object. Move-only.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Backend* owner, void* data, std::size_t bytes)
+      : owner_(owner), data_(data), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  template <class T>
+  [[nodiscard]] T* as() const {
+    return static_cast<T*>(data_);
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  Backend* owner_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+class Backend {
+ public:
+  using Procedure = std::function<void()>;
+
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual std::string description() const = 0;  // "CPU, 2 threads"
+
+  // 256-byte aligned, contents undefined. Throws Capacity with wanted and free bytes. Zero bytes is
+  // an empty buffer.
+  [[nodiscard]] virtual DeviceBuffer allocate(std::size_t bytes) = 0;
+  virtual void upload(void* destination, std::span<const std::byte> source) = 0;
+  virtual void download(std::span<std::byte> destination, const void* source) = 0;
+  virtual void synchronize() = 0;
+  // Records `body`, which must only launch ops, for replay. A backend without recording returns it.
+  [[nodiscard]] virtual Procedure capture(Procedure body) = 0;
+
+  virtual void embed(const EmbedArgs& a) = 0;
+  virtual void qkv_rope_append(const QkvRopeAppendArgs& a) = 0;
+  virtual void attention(const AttentionArgs& a) = 0;
+  virtual void linear_residual(const LinearResidualArgs& a) = 0;
+  virtual void gate_up_swiglu(const GateUpSwigluArgs& a) = 0;
+  virtual void lm_head(const LmHeadArgs& a) = 0;
+  virtual void sample(const SampleArgs& a) = 0;
+
+ protected:
+  friend class DeviceBuffer;
+  virtual void deallocate(void* data) noexcept = 0;
+};
+
+// What --device asks for.
+struct DeviceRequest {
+  enum class Kind { Auto, Cpu, Cuda };
+  Kind kind = Kind::Auto;
+  int cuda_index = 0;
+  int cpu_threads = 0;  // 0: all cores
+};
+
+// A device that was looked for and how that went; one line each for --list-devices.
+struct DeviceReport {
+  std::string name;  // "cuda:0 NVIDIA H200, compute capability 9.0, 139.8 GiB"
+  bool usable = false;
+  std::string reason;  // why not, when not usable
+};
+[[nodiscard]] std::vector<DeviceReport> list_devices();
+
+// Makes the backend that `request` names. Auto takes the CPU where no GPU can run this build's
+// kernels and puts the reason into `notice`. Throws Device, naming what is missing, where Cuda was
+// asked for.
+[[nodiscard]] std::unique_ptr<Backend> make_backend(const DeviceRequest& request,
+                                                    std::string& notice);
+
+}  // namespace fut

@@ -1,0 +1,56 @@
+// The safetensors container, read as if its author were hostile. Format: 8 bytes little-endian
+// header length, a JSON header {name: {dtype, shape, data_offsets}, "__metadata__": {string:
+// string}}, then the tensors' bytes without holes or overlap up to the end of the file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "loader/mapped_file.h"
+
+namespace fut {
+
+// Where one tensor lies in its file. `offset` counts from the start of the file.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+class Safetensors {
+ public:
+  // Checks everything that the header claims against the file before anything is read. Throws Data
+  // with file, size and claim; says what the file looks like (LFS pointer, web page, unfinished
+  // download) where that can be told.
+  static Safetensors open(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
+  [[nodiscard]] std::uint64_t header_bytes() const { return header_bytes_; }
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }  // by offset
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const;  // nullptr: absent
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  // Copies the tensor's bytes. destination.size() == info.bytes. Throws Runtime when the file
+  // became shorter meanwhile or a read failed.
+  void read(const TensorInfo& info, std::span<std::byte> destination) const;
+
+ private:
+  explicit Safetensors(MappedFile file) : file_(std::move(file)) {}
+
+  MappedFile file_;
+  std::uint64_t header_bytes_ = 0;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::size_t, std::less<>> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace fut

@@ -2,27 +2,28 @@
 // scheduler; single-threaded: callers loop over step().
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "engine/kv_cache.h"
 #include "engine/model.h"
+#include "engine/sampling.h"
 #include "engine/scheduler.h"
 #include "engine/workspace.h"
 
 namespace fut {
 
+// Enough for a long talk, and a bound on what the cache takes when nobody chose: Llama-3.1-8B's own
+// 131,072 tokens would want 32 GiB in float32.
+inline constexpr int kDefaultContextTokens = 8192;
+
 struct EngineOptions {
-  int context_tokens = 0;  // 0: the model's own; must not exceed it
+  int context_tokens = 0;  // of one sequence; 0: the model's own or kDefaultContextTokens if less
   int max_sequences = 1;
   int prefill_chunk = 512;
-};
-
-struct SamplingParams {
-  SampleParams sample;
-  int repeat_last_n = 64;  // window of the penalties, prompt included; -1: everything; 0: off
 };
 
 struct TokenLogprob {
@@ -35,28 +36,30 @@ struct Request {
   std::int64_t max_new_tokens = -1;   // < 0: up to the context
   std::vector<std::int32_t> end_ids;  // the reply ends with any of these (kept as its last token)
   SamplingParams sampling;
-  int num_logprobs = 0;  // > 0: logprobs of the chosen and of the best n tokens
+  int num_logprobs = 0;  // > 0: log-probabilities, before any sampling stage, of the chosen token
+                         // and of the best n
 };
 
 struct TokenEvent {
   SequenceId sequence = 0;
-  std::int32_t token = 0;
-  std::optional<FinishReason> finish;      // set on a sequence's last event
-  float logprob = 0;                       // when asked for
+  std::int32_t token = 0;              // kNoToken where finish is Error: the logits were not finite
+  int position = 0;                    // of the token in its sequence, prompt included
+  std::optional<FinishReason> finish;  // set on a sequence's last event
+  float logprob = 0;                   // when asked for
   std::vector<TokenLogprob> top_logprobs;  // falling; when asked for
 };
 
 class Engine {
  public:
-  // `backend` must outlive the engine. Throws Capacity where it does not fit.
+  // `backend` must outlive the engine. Throws Usage where options.context_tokens exceeds the
+  // model's own (both numbers), Capacity where it does not fit.
   Engine(Backend& backend, Model model, const EngineOptions& options);
 
   // Throws Usage or Capacity as Scheduler::submit, Data for an id outside the vocabulary.
   SequenceId submit(Request request);
 
-  // Runs one step and returns its new tokens; none for a prefill pass that does not end a prompt.
-  // Throws Runtime (sequence position and step named) where logits are not finite; the sequence is
-  // cancelled first, so that the engine stays usable.
+  // Runs one step and returns its new tokens; none for a prefill pass that does not end a prompt. A
+  // sequence whose logits are not finite ends with FinishReason::Error; the others go on.
   std::span<const TokenEvent> step();
 
   void cancel(SequenceId id);
@@ -66,8 +69,8 @@ class Engine {
   [[nodiscard]] std::size_t kv_cache_bytes() const { return cache_.bytes(); }
 
  private:
-  void sample(const Batch& batch);
-  void add_logprobs(const Batch& batch, std::size_t row, TokenEvent& event) const;
+  std::vector<std::int32_t> draw(const Batch& batch);
+  void add_logprobs(std::int64_t logit_row, int num_logprobs, TokenEvent& event);
 
   Backend& backend_;
   Model model_;
@@ -75,9 +78,9 @@ class Engine {
   Scheduler scheduler_;
   KvCache cache_;
   Workspace workspace_;
-  std::map<SequenceId, Request> requests_;
-  std::vector<std::int32_t> sampled_;
-  std::vector<TokenEvent> events_;
+  SampleBuffers sample_buffers_;
+  std::map<SequenceId, Request> requests_;  // of live sequences
+  std::vector<TokenEvent> events_;          // of the last step
 };
 
 }  // namespace fut

@@ -6,7 +6,6 @@
 
 #include "engine/kv_cache.h"
 #include "engine/model.h"
-#include "engine/scheduler.h"
 #include "engine/workspace.h"
 
 namespace fut {
@@ -15,9 +14,9 @@ namespace fut {
 // Empty in production. For tests that bisect and for calibration.
 using Tap = std::function<void(std::string_view op, int layer, MatrixView<const float> written)>;
 
-// Runs the step in `batch` (already uploaded by workspace.upload) and leaves the logits of
-// batch.logit_rows in workspace.logits(). Appends the step's keys and values to the cache.
+// Runs the step that workspace.upload was given last and leaves the logits of its logit_rows in
+// workspace.logits(). Appends the step's keys and values to the cache.
 void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
-             const Batch& batch, const Tap& tap = {});
+             const Tap& tap = {});
 
 }  // namespace fut

@@ -3,20 +3,24 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/stop_matcher.h"
+#include "tokenizer/text_stream.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fut {
 
 struct TextRequest {
-  Request request;                  // prompt ids, limits, sampling, end ids (empty: --ignore-eos)
-  std::vector<std::string> stop;    // none empty
-  bool show_special = false;        // special tokens of the reply are text too
-  bool strip_dummy_prefix = false;  // drop one space at the very start (SentencePiece, full texts)
+  Request request;                // prompt ids, limits, sampling, end ids (none: --ignore-eos)
+  std::vector<std::string> stop;  // none of them empty
+  bool show_special = false;      // special tokens of the reply are text too
+  bool strip_dummy_prefix =
+      false;  // drop one space at the very start (SentencePiece, chat replies)
   const std::atomic<bool>* interrupt = nullptr;  // looked at between steps
 };
 
@@ -30,14 +34,39 @@ struct TextReply {
   std::string text;               // without it
   FinishReason finish = FinishReason::Error;
   std::optional<std::string> stop;  // the string that matched
-  std::vector<TokenEvent> events;   // with logprobs, when asked for
+  std::string error;                // what went wrong, where finish is Error
+  std::vector<TokenEvent> events;   // one for each id, where logprobs were asked for
   TextTimings timings;
 };
 
-// `on_text` gets pieces of valid UTF-8 (or bytes that can never be) in the step that completes
-// them.
+// Tokens of one reply to the text that may be shown: end tokens and (unless asked for) special
+// tokens give none, characters come whole, stop strings never show.
+class ReplyText {
+ public:
+  ReplyText(const Tokenizer& tokenizer, const TextRequest& request);
+
+  // The text that this token releases; may be empty.
+  [[nodiscard]] std::string push(TokenId id);
+  // What is left when nothing follows.
+  [[nodiscard]] std::string flush();
+  [[nodiscard]] const std::optional<std::string>& stop() const { return stops_.matched(); }
+
+ private:
+  [[nodiscard]] bool is_shown(TokenId id) const;
+
+  const Tokenizer& tokenizer_;
+  std::vector<TokenId> end_ids_;
+  bool show_special_;
+  bool strip_next_space_;
+  StopMatcher stops_;
+  TextStream stream_;
+};
+
+// Runs one reply to its end. `on_text` gets pieces of valid UTF-8 (or bytes that can never be) in
+// the step that completes them. Throws what Engine::submit throws; a fault while running is a
+// TextReply.
 [[nodiscard]] TextReply generate_text(Engine& engine, const Tokenizer& tokenizer,
-                                      TextRequest request,
+                                      const TextRequest& request,
                                       const std::function<void(std::string_view)>& on_text);
 
 [[nodiscard]] std::string_view finish_reason_name(FinishReason reason);  // "eos", "stop", ...

@@ -1,0 +1,149 @@
+// The step loop: batch, upload, forward, sample, commit.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/forward.h"
+#include "kernels/check.h"
+
+namespace fut {
+namespace {
+
+EngineOptions resolve(EngineOptions options, const ModelConfig& config) {
+  if (options.context_tokens == 0) {
+    options.context_tokens = std::min(config.max_position_embeddings, kDefaultContextTokens);
+  }
+  if (options.context_tokens < 2 || options.context_tokens > config.max_position_embeddings) {
+    throw usage_error(
+        "a context of {} tokens was asked for and the model was trained for {}: choose -c "
+        "between 2 and {}",
+        options.context_tokens, config.max_position_embeddings, config.max_position_embeddings);
+  }
+  return options;
+}
+
+SchedulerLimits scheduler_limits(const EngineOptions& o) {
+  SchedulerLimits limits;
+  limits.context_tokens = o.context_tokens;
+  limits.max_sequences = o.max_sequences;
+  limits.prefill_chunk = o.prefill_chunk;
+  // Up to four prompts' chunks in one step; more would make an interrupt wait longer.
+  limits.max_prefill_tokens = o.prefill_chunk * std::min(o.max_sequences, 4);
+  limits.num_pages = static_cast<int>(layout::pages_for_tokens(o.context_tokens)) * o.max_sequences;
+  return limits;
+}
+
+WorkspaceLimits workspace_limits(const EngineOptions& o) {
+  const SchedulerLimits s = scheduler_limits(o);
+  WorkspaceLimits limits;
+  limits.max_tokens = std::max(s.max_prefill_tokens, o.max_sequences);
+  limits.max_sequences = o.max_sequences;
+  limits.max_logit_rows = o.max_sequences;
+  limits.max_pages = s.num_pages;
+  limits.context_tokens = o.context_tokens;
+  return limits;
+}
+
+}  // namespace
+
+Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
+    : backend_(backend),
+      model_(std::move(model)),
+      options_(resolve(options, model_.config())),
+      scheduler_(scheduler_limits(options_)),
+      cache_(backend, model_.config(), scheduler_limits(options_).num_pages),
+      workspace_(backend, model_.config(), workspace_limits(options_)),
+      sample_buffers_(backend, options_.max_sequences,
+                      static_cast<std::int64_t>(options_.max_sequences) * options_.context_tokens) {
+}
+
+SequenceId Engine::submit(Request request) {
+  const int vocab_size = model_.config().vocab_size;
+  const auto outside = std::find_if(request.prompt.begin(), request.prompt.end(),
+                                    [&](std::int32_t id) { return id < 0 || id >= vocab_size; });
+  if (outside != request.prompt.end()) {
+    throw data_error(
+        "token {} of the prompt is id {} and the model has {} ids: the tokenizer does not "
+        "belong to these weights",
+        outside - request.prompt.begin(), *outside, vocab_size);
+  }
+  const SequenceId id = scheduler_.submit(request.prompt, request.max_new_tokens, request.end_ids);
+  requests_.emplace(id, std::move(request));
+  return id;
+}
+
+void Engine::cancel(SequenceId id) {
+  scheduler_.cancel(id);
+  requests_.erase(id);
+}
+
+std::vector<std::int32_t> Engine::draw(const Batch& batch) {
+  if (batch.logit_sequences.empty()) return {};
+  sample_buffers_.clear();
+  for (const SequenceId id : batch.logit_sequences) {
+    sample_buffers_.add(requests_.at(id).sampling, scheduler_.tokens(id));
+  }
+  const MatrixView<float> logits = workspace_.logits();
+  return sample_buffers_.draw(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+}
+
+std::span<const TokenEvent> Engine::step() {
+  events_.clear();
+  const Batch batch = scheduler_.next_batch();
+  if (batch.empty()) return events_;
+  workspace_.upload(backend_, batch);
+  forward(backend_, model_, cache_, workspace_);
+  const std::vector<std::int32_t> tokens = draw(batch);
+
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    TokenEvent event;
+    event.sequence = batch.logit_sequences[i];
+    event.token = tokens[i];
+    event.position = static_cast<int>(scheduler_.tokens(event.sequence).size());
+    const int num_logprobs = requests_.at(event.sequence).num_logprobs;
+    if (event.token == kNoToken) {
+      event.finish = FinishReason::Error;
+    } else if (num_logprobs > 0) {
+      add_logprobs(static_cast<std::int64_t>(i), num_logprobs, event);
+    }
+    events_.push_back(std::move(event));
+  }
+  for (const TokenEvent& event : events_) {
+    if (event.finish) scheduler_.cancel(event.sequence);
+  }
+  const auto reasons = scheduler_.commit(batch, tokens);
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    if (!events_[i].finish) events_[i].finish = reasons[i];
+    if (events_[i].finish) requests_.erase(events_[i].sequence);
+  }
+  return events_;
+}
+
+void Engine::add_logprobs(std::int64_t logit_row, int num_logprobs, TokenEvent& event) {
+  const MatrixView<float> logits = workspace_.logits();
+  std::vector<float> row(static_cast<std::size_t>(logits.cols));
+  backend_.download(std::as_writable_bytes(std::span(row)), logits.row(logit_row));
+  const float maximum = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float v : row) sum += std::exp(static_cast<double>(v - maximum));
+  const auto logprob = [&](std::int32_t id) {
+    return static_cast<float>(static_cast<double>(row[static_cast<std::size_t>(id)] - maximum) -
+                              std::log(sum));
+  };
+  std::vector<std::int32_t> order(row.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto best = std::min(order.size(), static_cast<std::size_t>(num_logprobs));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(best), order.end(),
+                    [&](std::int32_t a, std::int32_t b) {
+                      const float va = row[static_cast<std::size_t>(a)];
+                      const float vb = row[static_cast<std::size_t>(b)];
+                      return va != vb ? va > vb : a < b;
+                    });
+  event.logprob = logprob(event.token);
+  for (std::size_t i = 0; i < best; ++i)
+    event.top_logprobs.push_back({order[i], logprob(order[i])});
+}
+
+}  // namespace fut

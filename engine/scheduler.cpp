@@ -1,0 +1,147 @@
+// Admission, batching and retirement of sequences. See the header for the policy.
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/layout/kv_page.h"
+
+namespace fut {
+
+Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), pool_(limits.num_pages) {
+  FUT_CHECK(limits.context_tokens >= 2, "context of {} tokens", limits.context_tokens);
+  FUT_CHECK(limits.max_sequences >= 1, "{} sequences", limits.max_sequences);
+  FUT_CHECK(limits.prefill_chunk >= 1 && limits.prefill_chunk % layout::kPageTokens == 0,
+            "prefill chunk of {} tokens, pages of {}", limits.prefill_chunk, layout::kPageTokens);
+  FUT_CHECK(limits.max_prefill_tokens >= limits.prefill_chunk, "step of {} tokens, chunk of {}",
+            limits.max_prefill_tokens, limits.prefill_chunk);
+  FUT_CHECK(limits.num_pages >= layout::pages_for_tokens(limits.context_tokens),
+            "{} pages for a context of {} tokens", limits.num_pages, limits.context_tokens);
+}
+
+SequenceId Scheduler::submit(std::vector<std::int32_t> prompt, std::int64_t max_new_tokens,
+                             std::vector<std::int32_t> end_ids) {
+  if (prompt.empty()) {
+    throw usage_error("the prompt has no tokens: give a text, or a model whose tokenizer adds BOS");
+  }
+  FUT_CHECK(max_new_tokens != 0, "a reply of {} tokens", max_new_tokens);
+  const auto num_prompt = static_cast<std::int64_t>(prompt.size());
+  if (num_prompt >= limits_.context_tokens) {
+    throw capacity_error(
+        "the prompt has {} tokens and the context holds {}, the reply included: shorten the "
+        "prompt, "
+        "raise -c where the model allows it, or let it be cut with --truncate head|tail",
+        num_prompt, limits_.context_tokens);
+  }
+  const std::int64_t room = limits_.context_tokens - num_prompt;
+  Sequence s;
+  s.limited_by_context = max_new_tokens < 0 || max_new_tokens > room;
+  s.max_tokens = num_prompt + (s.limited_by_context ? room : max_new_tokens);
+  s.num_prompt = static_cast<int>(num_prompt);
+  s.tokens = std::move(prompt);
+  s.end_ids = std::move(end_ids);
+  const SequenceId id = next_id_++;
+  sequences_.emplace(id, std::move(s));
+  waiting_.push_back(id);
+  return id;
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty() && static_cast<int>(running_.size()) < limits_.max_sequences) {
+    Sequence& s = sequences_.at(waiting_.front());
+    // The last token of a reply is never fed back, but its page costs little and keeps the rule
+    // plain.
+    auto pages = pool_.take(layout::pages_for_tokens(s.max_tokens));
+    if (!pages) return;  // in order of arrival: nobody overtakes the one that waits
+    s.pages = std::move(*pages);
+    running_.push_back(waiting_.front());
+    waiting_.pop_front();
+  }
+}
+
+void Scheduler::append(Batch& batch, SequenceId id, const Sequence& s, int num_tokens) const {
+  const int begin = s.num_cached;
+  const int end = begin + num_tokens;
+  batch.sequences.push_back(id);
+  for (int t = begin; t < end; ++t) {
+    batch.token_ids.push_back(s.tokens[static_cast<std::size_t>(t)]);
+    batch.positions.push_back(t);
+  }
+  batch.q_indptr.push_back(static_cast<std::int32_t>(batch.token_ids.size()));
+  const auto num_pages = layout::pages_for_tokens(end);
+  batch.page_table.insert(batch.page_table.end(), s.pages.begin(), s.pages.begin() + num_pages);
+  batch.kv_indptr.push_back(static_cast<std::int32_t>(batch.page_table.size()));
+  batch.kv_lengths.push_back(end);
+  if (end == static_cast<int>(s.tokens.size())) {
+    batch.logit_rows.push_back(static_cast<std::int32_t>(batch.token_ids.size()) - 1);
+    batch.logit_sequences.push_back(id);
+  }
+}
+
+Batch Scheduler::next_batch() {
+  admit();
+  Batch batch;
+  batch.q_indptr.push_back(0);
+  batch.kv_indptr.push_back(0);
+  batch.kind = Batch::Kind::Prefill;
+  int budget = limits_.max_prefill_tokens;
+  for (const SequenceId id : running_) {
+    const Sequence& s = sequences_.at(id);
+    if (s.num_cached >= s.num_prompt) continue;
+    const int chunk_end = (s.num_cached / limits_.prefill_chunk + 1) * limits_.prefill_chunk;
+    const int pass = std::min(chunk_end, s.num_prompt) - s.num_cached;
+    if (pass > budget) break;  // never cut at another place to fill the step
+    budget -= pass;
+    append(batch, id, s, pass);
+  }
+  if (!batch.empty()) return batch;
+  batch.kind = Batch::Kind::Decode;
+  for (const SequenceId id : running_) append(batch, id, sequences_.at(id), 1);
+  return batch;
+}
+
+std::vector<std::optional<FinishReason>> Scheduler::commit(
+    const Batch& batch, std::span<const std::int32_t> new_tokens) {
+  FUT_CHECK(new_tokens.size() == batch.logit_sequences.size(), "{} tokens for {} sequences",
+            new_tokens.size(), batch.logit_sequences.size());
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    const auto found = sequences_.find(batch.sequences[i]);
+    if (found != sequences_.end()) found->second.num_cached = batch.kv_lengths[i];
+  }
+  std::vector<std::optional<FinishReason>> reasons(new_tokens.size());
+  for (std::size_t i = 0; i < new_tokens.size(); ++i) {
+    const auto found = sequences_.find(batch.logit_sequences[i]);
+    if (found == sequences_.end()) {  // cancelled while the step ran
+      reasons[i] = FinishReason::Interrupt;
+      continue;
+    }
+    Sequence& s = found->second;
+    s.tokens.push_back(new_tokens[i]);
+    if (std::find(s.end_ids.begin(), s.end_ids.end(), new_tokens[i]) != s.end_ids.end()) {
+      reasons[i] = FinishReason::Eos;
+    } else if (static_cast<std::int64_t>(s.tokens.size()) >= s.max_tokens) {
+      reasons[i] = s.limited_by_context ? FinishReason::Context : FinishReason::Length;
+    }
+    if (reasons[i]) cancel(found->first);
+  }
+  return reasons;
+}
+
+void Scheduler::cancel(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  pool_.give_back(found->second.pages);
+  std::erase(running_, id);
+  std::erase(waiting_, id);
+  sequences_.erase(found);
+}
+
+std::span<const std::int32_t> Scheduler::tokens(SequenceId id) const {
+  return sequences_.at(id).tokens;
+}
+
+int Scheduler::prompt_tokens(SequenceId id) const {
+  return sequences_.at(id).num_prompt;
+}
+
+}  // namespace fut

@@ -1,0 +1,94 @@
+// Buffers of one step.
+#include "engine/workspace.h"
+
+#include "kernels/check.h"
+
+namespace fut {
+namespace {
+
+std::size_t floats(std::int64_t rows, std::int64_t cols) {
+  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols) * sizeof(float);
+}
+
+std::size_t ints(std::int64_t n) {
+  return static_cast<std::size_t>(n) * sizeof(std::int32_t);
+}
+
+MatrixView<float> view(const DeviceBuffer& buffer, std::int64_t rows, std::int64_t cols) {
+  return {buffer.as<float>(), rows, cols, cols};
+}
+
+void put(Backend& backend, const DeviceBuffer& destination,
+         const std::vector<std::int32_t>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  FUT_CHECK(bytes.size() <= destination.bytes(), "{} bytes of step state, room for {}",
+            bytes.size(), destination.bytes());
+  backend.upload(destination.as<std::byte>(), bytes);
+}
+
+}  // namespace
+
+Workspace::Workspace(Backend& backend, const ModelConfig& config, const WorkspaceLimits& limits)
+    : config_(config), limits_(limits) {
+  token_ids_ = backend.allocate(ints(limits.max_tokens));
+  positions_ = backend.allocate(ints(limits.max_tokens));
+  q_indptr_ = backend.allocate(ints(limits.max_sequences + 1));
+  kv_indptr_ = backend.allocate(ints(limits.max_sequences + 1));
+  page_table_ = backend.allocate(ints(limits.max_pages));
+  kv_lengths_ = backend.allocate(ints(limits.max_sequences));
+  logit_rows_ = backend.allocate(ints(limits.max_logit_rows));
+  const std::int64_t q_width = static_cast<std::int64_t>(config.num_q_heads) * config.head_dim;
+  residual_ = backend.allocate(floats(limits.max_tokens, config.hidden_size));
+  query_ = backend.allocate(floats(limits.max_tokens, q_width));
+  attention_ = backend.allocate(floats(limits.max_tokens, q_width));
+  ffn_ = backend.allocate(floats(limits.max_tokens, config.intermediate_size));
+  logits_ = backend.allocate(floats(limits.max_logit_rows, config.vocab_size));
+  const RopeTable rope = make_rope_table(config.rope, config.head_dim, limits.context_tokens);
+  rope_cos_ = backend.allocate(rope.cos.size() * sizeof(float));
+  rope_sin_ = backend.allocate(rope.sin.size() * sizeof(float));
+  backend.upload(rope_cos_.as<float>(), std::as_bytes(std::span(rope.cos)));
+  backend.upload(rope_sin_.as<float>(), std::as_bytes(std::span(rope.sin)));
+}
+
+void Workspace::upload(Backend& backend, const Batch& batch) {
+  put(backend, token_ids_, batch.token_ids);
+  put(backend, positions_, batch.positions);
+  put(backend, q_indptr_, batch.q_indptr);
+  put(backend, kv_indptr_, batch.kv_indptr);
+  put(backend, page_table_, batch.page_table);
+  put(backend, kv_lengths_, batch.kv_lengths);
+  put(backend, logit_rows_, batch.logit_rows);
+  num_logit_rows_ = static_cast<std::int64_t>(batch.logit_rows.size());
+  batch_.num_sequences = static_cast<int>(batch.sequences.size());
+  batch_.num_tokens = static_cast<int>(batch.token_ids.size());
+  batch_.token_ids = token_ids_.as<std::int32_t>();
+  batch_.positions = positions_.as<std::int32_t>();
+  batch_.q_indptr = q_indptr_.as<std::int32_t>();
+  batch_.kv_indptr = kv_indptr_.as<std::int32_t>();
+  batch_.page_table = page_table_.as<std::int32_t>();
+  batch_.kv_lengths = kv_lengths_.as<std::int32_t>();
+}
+
+const std::int32_t* Workspace::logit_rows() const {
+  return logit_rows_.as<std::int32_t>();
+}
+
+MatrixView<float> Workspace::residual() const {
+  return view(residual_, batch_.num_tokens, config_.hidden_size);
+}
+MatrixView<float> Workspace::query() const {
+  return view(query_, batch_.num_tokens,
+              static_cast<std::int64_t>(config_.num_q_heads) * config_.head_dim);
+}
+MatrixView<float> Workspace::attention() const {
+  return view(attention_, batch_.num_tokens,
+              static_cast<std::int64_t>(config_.num_q_heads) * config_.head_dim);
+}
+MatrixView<float> Workspace::ffn() const {
+  return view(ffn_, batch_.num_tokens, config_.intermediate_size);
+}
+MatrixView<float> Workspace::logits() const {
+  return view(logits_, num_logit_rows_, config_.vocab_size);
+}
+
+}  // namespace fut

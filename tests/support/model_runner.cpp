@@ -1,0 +1,100 @@
+// See the header.
+#include "tests/support/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fut::test {
+namespace {
+
+// One prompt as one prefill step that asks for every row's logits.
+Batch whole_prompt(const std::vector<std::int32_t>& prompt) {
+  const auto n = static_cast<std::int32_t>(prompt.size());
+  Batch batch;
+  batch.sequences = {1};
+  batch.token_ids = prompt;
+  batch.positions.resize(prompt.size());
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  batch.q_indptr = {0, n};
+  batch.page_table.resize(static_cast<std::size_t>(layout::pages_for_tokens(n)));
+  std::iota(batch.page_table.begin(), batch.page_table.end(), 0);
+  batch.kv_indptr = {0, static_cast<std::int32_t>(batch.page_table.size())};
+  batch.kv_lengths = {n};
+  batch.logit_rows = batch.positions;
+  return batch;
+}
+
+}  // namespace
+
+ModelRunner::ModelRunner(const std::filesystem::path& folder, int threads)
+    : config_(load_model_config(folder)) {
+  std::string notice;
+  DeviceRequest request;
+  request.kind = DeviceRequest::Kind::Cpu;
+  request.cpu_threads = threads;
+  backend_ = make_backend(request, notice);
+  checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(folder, config_));
+}
+
+Model ModelRunner::load_model() const {
+  return Model::load(*backend_, *checkpoint_, config_);
+}
+
+std::vector<std::vector<float>> ModelRunner::logits(const std::vector<std::int32_t>& prompt) {
+  const Batch batch = whole_prompt(prompt);
+  const auto tokens = static_cast<int>(prompt.size());
+  const auto pages = static_cast<int>(batch.page_table.size());
+  const Model model = load_model();
+  KvCache cache(*backend_, config_, pages);
+  Workspace workspace(*backend_, config_, {tokens, 1, tokens, pages, tokens});
+  workspace.upload(*backend_, batch);
+  forward(*backend_, model, cache, workspace);
+  const MatrixView<float> out = workspace.logits();
+  std::vector<std::vector<float>> rows(prompt.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].resize(static_cast<std::size_t>(out.cols));
+    backend_->download(std::as_writable_bytes(std::span(rows[i])),
+                       out.row(static_cast<std::int64_t>(i)));
+  }
+  return rows;
+}
+
+std::vector<std::int32_t> ModelRunner::greedy(const std::vector<std::int32_t>& prompt,
+                                              int max_new_tokens,
+                                              const std::vector<std::int32_t>& end_ids) {
+  Engine engine(*backend_, load_model(), {});
+  Request request;
+  request.prompt = prompt;
+  request.max_new_tokens = max_new_tokens;
+  request.end_ids = end_ids;
+  request.sampling.sample.temperature = 0;
+  engine.submit(request);
+  std::vector<std::int32_t> ids;
+  while (!engine.idle()) {
+    for (const TokenEvent& event : engine.step()) ids.push_back(event.token);
+  }
+  return ids;
+}
+
+double ModelRunner::perplexity(const std::vector<std::vector<std::int32_t>>& windows) {
+  double sum = 0;
+  std::size_t scored = 0;
+  for (const auto& window : windows) {
+    const auto rows = logits(window);
+    for (std::size_t t = 1; t < window.size(); ++t) {
+      sum += negative_log_likelihood(rows[t - 1], window[t]);
+      ++scored;
+    }
+  }
+  return std::exp(sum / static_cast<double>(scored));
+}
+
+double negative_log_likelihood(const std::vector<float>& logits, std::int32_t token) {
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(static_cast<double>(v - maximum));
+  return std::log(sum) - static_cast<double>(logits[static_cast<std::size_t>(token)] - maximum);
+}
+
+}  // namespace fut::test

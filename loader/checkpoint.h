@@ -1,12 +1,12 @@
 // A checkpoint folder's weights under the names that the engine uses. The one table that maps our
-// matrices to tensor names is in checkpoint.cpp. Every tensor that the configuration asks for is
-// found exactly once and has the shape it must have; tensors nobody asked for are refused unless
+// matrices to tensor names is in expected_tensors.cpp. Every tensor that the configuration asks for
+// is found exactly once and has the shape it must have; tensors nobody asked for are refused unless
 // they are on a short list of harmless leftovers.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,15 +53,11 @@ class Checkpoint {
   [[nodiscard]] const std::vector<std::string>& notices() const { return notices_; }
 
  private:
-  struct Location {
-    std::size_t file;
-    const TensorInfo* info;
-  };
   Checkpoint() = default;
 
   std::vector<Safetensors> files_;
-  std::vector<Location> layer_tensors_;   // [layer][LayerTensor]
-  std::vector<Location> global_tensors_;  // [GlobalTensor]
+  std::vector<const TensorInfo*> layer_tensors_;   // [layer][LayerTensor], into files_
+  std::vector<const TensorInfo*> global_tensors_;  // [GlobalTensor], into files_
   bool head_is_tied_ = false;
   std::vector<std::string> notices_;
 };

@@ -26,6 +26,14 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
+// A tensor of a type that the format has and this program cannot compute with (F64, I32, F8_E4M3,
+// ...). Its range is checked like any other; it cannot be read.
+struct UnsupportedTensor {
+  std::string name;
+  std::string dtype;
+  std::uint64_t bytes = 0;
+};
+
 class Safetensors {
  public:
   // Checks everything that the header claims against the file before anything is read. Throws Data
@@ -36,12 +44,17 @@ class Safetensors {
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] std::uint64_t header_bytes() const { return header_bytes_; }
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }  // by offset
+  [[nodiscard]] const std::vector<UnsupportedTensor>& unsupported() const { return unsupported_; }
   [[nodiscard]] const TensorInfo* find(std::string_view name) const;  // nullptr: absent
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // Copies the tensor's bytes. destination.size() == info.bytes. Throws Runtime when the file
   // became shorter meanwhile or a read failed.
   void read(const TensorInfo& info, std::span<std::byte> destination) const;
+  // Copies destination.size() bytes of the tensor from its byte `begin` on, for callers that do not
+  // hold a whole tensor.
+  void read_part(const TensorInfo& info, std::uint64_t begin,
+                 std::span<std::byte> destination) const;
 
  private:
   explicit Safetensors(MappedFile file) : file_(std::move(file)) {}
@@ -49,6 +62,7 @@ class Safetensors {
   MappedFile file_;
   std::uint64_t header_bytes_ = 0;
   std::vector<TensorInfo> tensors_;
+  std::vector<UnsupportedTensor> unsupported_;
   std::map<std::string, std::size_t, std::less<>> index_;
   std::map<std::string, std::string> metadata_;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/error.h"
 #include "kernels/numeric/formats.h"
 
 namespace fut {

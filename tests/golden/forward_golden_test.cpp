@@ -86,7 +86,7 @@ void expect_perplexity(const std::filesystem::path& model, const std::filesystem
   const double found = runner.perplexity(read_windows(ids, heldout["windows"].get<std::size_t>(),
                                                       heldout["length"].get<std::size_t>()));
   EXPECT_NEAR(found / expected, 1.0, kPerplexityTolerance) << found << " for " << expected;
-  RecordProperty("perplexity", std::to_string(found));
+  testing::Test::RecordProperty("perplexity", std::to_string(found));
 }
 
 std::filesystem::path demo() {

@@ -1,0 +1,101 @@
+// Makes backends. The only file that knows both of them, and the only one that asks whether this is
+// a build with CUDA.
+#include "kernels/backend.h"
+
+#include <utility>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/error.h"
+
+#if FUT_CUDA
+#include "kernels/cuda/device.h"
+#endif
+
+namespace fut {
+namespace {
+
+constexpr std::string_view kUseCpu = "use --device cpu";
+
+#if FUT_CUDA
+
+constexpr std::string_view kNoForwardPass = "this build runs float32 models on the CPU only";
+
+std::vector<DeviceReport> cuda_reports() {
+  const cuda::Discovery found = cuda::discover_devices();
+  if (found.devices.empty()) return {{"cuda", false, found.reason}};
+  std::vector<DeviceReport> reports;
+  for (const cuda::DeviceInfo& device : found.devices) {
+    const std::string fault = cuda::capability_fault(device);
+    reports.push_back(
+        {cuda::describe(device), false, fault.empty() ? std::string(kNoForwardPass) : fault});
+  }
+  return reports;
+}
+
+[[noreturn]] void refuse_cuda(int index) {
+  const cuda::Discovery found = cuda::discover_devices();
+  if (found.devices.empty()) {
+    throw device_error("cuda:{}: no CUDA device: {}; {}", index, found.reason, kUseCpu);
+  }
+  const auto count = static_cast<int>(found.devices.size());
+  if (index < 0 || index >= count) {
+    throw device_error(
+        "cuda:{}: there is no such device, this machine has {} (cuda:0 to cuda:{}); {}", index,
+        count, count - 1, kUseCpu);
+  }
+  const cuda::DeviceInfo& device = found.devices[static_cast<std::size_t>(index)];
+  const std::string fault = cuda::capability_fault(device);
+  throw device_error("{}: {}; {}", cuda::describe(device), fault.empty() ? kNoForwardPass : fault,
+                     kUseCpu);
+}
+
+#else
+
+constexpr std::string_view kNoCuda =
+    "this build has no CUDA support (configure with --preset cuda, or -DFUT_CUDA=ON)";
+
+std::vector<DeviceReport> cuda_reports() {
+  return {{"cuda", false, std::string(kNoCuda)}};
+}
+
+[[noreturn]] void refuse_cuda(int index) {
+  throw device_error("cuda:{}: {}; {}", index, kNoCuda, kUseCpu);
+}
+
+#endif
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : owner_(std::exchange(other.owner_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  DeviceBuffer old(std::move(other));
+  std::swap(owner_, old.owner_);
+  std::swap(data_, old.data_);
+  std::swap(bytes_, old.bytes_);
+  return *this;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (owner_ != nullptr && data_ != nullptr) owner_->deallocate(data_);
+}
+
+std::vector<DeviceReport> list_devices() {
+  std::vector<DeviceReport> reports = {{cpu::describe_machine(), true, ""}};
+  for (DeviceReport& report : cuda_reports()) reports.push_back(std::move(report));
+  return reports;
+}
+
+std::unique_ptr<Backend> make_backend(const DeviceRequest& request, std::string& notice) {
+  if (request.kind == DeviceRequest::Kind::Cuda) refuse_cuda(request.cuda_index);
+  if (request.kind == DeviceRequest::Kind::Auto) {
+    const DeviceReport first = cuda_reports().front();
+    notice = fmt::format("running on the CPU: {}: {}", first.name, first.reason);
+  }
+  return std::make_unique<cpu::CpuBackend>(request.cpu_threads);
+}
+
+}  // namespace fut

@@ -1,0 +1,45 @@
+// The ops of ops.h on the CPU: one function each, same arguments, same check(). What they share is
+// in Workers; they keep nothing between calls.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/vector_loops.h"
+#include "kernels/ops.h"
+
+namespace fut::cpu {
+
+// Memory for what an op needs in passing: taken piece by piece, given back when the op ends.
+class Scratch {
+ public:
+  // Makes room for `elements` floats and `pieces` pieces; what was taken before is void.
+  void reserve(std::int64_t elements, std::int64_t pieces);
+  // `elements` floats, undefined, at a cache line of their own.
+  [[nodiscard]] float* take(std::int64_t elements);
+
+ private:
+  struct alignas(64) CacheLine {
+    float values[16];
+  };
+  std::vector<CacheLine> lines_;  // grows to the largest need so far
+  std::size_t num_taken_ = 0;
+};
+
+// The threads, and the inner loops that suit this machine.
+struct Workers {
+  ThreadPool pool;
+  const VectorLoops& loops;
+  Scratch scratch;
+};
+
+void embed(Workers& workers, const EmbedArgs& a);
+void qkv_rope_append(Workers& workers, const QkvRopeAppendArgs& a);
+void attention(Workers& workers, const AttentionArgs& a);
+void linear_residual(Workers& workers, const LinearResidualArgs& a);
+void gate_up_swiglu(Workers& workers, const GateUpSwigluArgs& a);
+void lm_head(Workers& workers, const LmHeadArgs& a);
+void sample(Workers& workers, const SampleArgs& a);
+
+}  // namespace fut::cpu

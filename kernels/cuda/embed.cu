@@ -1,0 +1,60 @@
+// embed on the GPU: rows of the table, widened. Contract in ops.h.
+// launch  one block of 256 threads for each token; threads stride over the columns
+// bound   memory: M * H * (dtype + 4) bytes, neighbouring threads on neighbouring columns
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/numeric/formats.h"
+
+namespace fut::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <DType kDType>
+__device__ float widened(const void* table, std::int64_t i) {
+  if constexpr (kDType == DType::F32) {
+    return static_cast<const float*>(table)[i];
+  } else {
+    const std::uint16_t bits = static_cast<const std::uint16_t*>(table)[i];
+    return kDType == DType::BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  }
+}
+
+template <DType kDType>
+__global__ void __launch_bounds__(kThreads)
+    embed_kernel(const std::int32_t* token_ids, const void* table, MatrixView<float> out) {
+  const std::int64_t token = blockIdx.x;
+  const std::int64_t first = token_ids[token] * out.cols;
+  float* row = out.data + token * out.row_stride;
+  for (std::int64_t k = threadIdx.x; k < out.cols; k += kThreads) {
+    row[k] = widened<kDType>(table, first + k);
+  }
+}
+
+template <DType kDType>
+void launch(const EmbedArgs& a, StreamHandle stream) {
+  const dim3 grid(static_cast<unsigned>(a.num_tokens));
+  embed_kernel<kDType><<<grid, kThreads, 0, stream>>>(a.token_ids, a.weight.data, a.out);
+}
+
+}  // namespace
+
+void embed(const EmbedArgs& a, StreamHandle stream) {
+  check(a);
+  switch (a.weight.dtype) {
+    case DType::F32:
+      launch<DType::F32>(a, stream);
+      break;
+    case DType::F16:
+      launch<DType::F16>(a, stream);
+      break;
+    case DType::BF16:
+      launch<DType::BF16>(a, stream);
+      break;
+  }
+  check_launch("embed", stream);
+}
+
+}  // namespace fut::cuda

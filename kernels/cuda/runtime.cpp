@@ -1,0 +1,132 @@
+// The owners of runtime.h, and how failed calls become errors.
+#include "kernels/cuda/runtime.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/error.h"
+
+namespace fut::cuda {
+namespace {
+
+std::size_t free_device_bytes() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+  return free_bytes;
+}
+
+}  // namespace
+
+void check_call(cudaError_t result, std::string_view expression,
+                const std::source_location& where) {
+  if (result == cudaSuccess) return;
+  throw runtime_failure("{}:{}: {}: {}: {}", where.file_name(), where.line(), expression,
+                        cudaGetErrorName(result), cudaGetErrorString(result));
+}
+
+void check_launch(std::string_view op, StreamHandle stream, const std::source_location& where) {
+  check_call(cudaPeekAtLastError(), op, where);
+#if FUT_CUDA_DEBUG
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  check_call(cudaStreamIsCapturing(stream, &capturing), op, where);
+  if (capturing == cudaStreamCaptureStatusNone) {
+    check_call(cudaStreamSynchronize(stream), op, where);
+  }
+#else
+  static_cast<void>(stream);
+#endif
+}
+
+void use_device(int index) {
+  FUT_CUDA_CHECK(cudaSetDevice(index));
+}
+
+Stream::Stream() {
+  StreamHandle stream = nullptr;
+  FUT_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  handle_.reset(stream);
+}
+
+void Stream::synchronize() const {
+  FUT_CUDA_CHECK(cudaStreamSynchronize(handle()));
+}
+
+void Stream::Destroy::operator()(StreamHandle stream) const noexcept {
+  static_cast<void>(cudaStreamDestroy(stream));
+}
+
+Event::Event() {
+  EventHandle event = nullptr;
+  FUT_CUDA_CHECK(cudaEventCreate(&event));
+  handle_.reset(event);
+}
+
+void Event::record(const Stream& stream) const {
+  FUT_CUDA_CHECK(cudaEventRecord(handle_.get(), stream.handle()));
+}
+
+void Event::synchronize() const {
+  FUT_CUDA_CHECK(cudaEventSynchronize(handle_.get()));
+}
+
+float Event::milliseconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  FUT_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.handle_.get(), handle_.get()));
+  return milliseconds;
+}
+
+void Event::Destroy::operator()(EventHandle event) const noexcept {
+  static_cast<void>(cudaEventDestroy(event));
+}
+
+DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t result = cudaMalloc(&data, bytes);
+  if (result == cudaErrorMemoryAllocation) {
+    // The failed call leaves its error behind for the next check; this is where it is reported.
+    static_cast<void>(cudaGetLastError());
+    throw capacity_error(
+        "out of GPU memory: {} bytes wanted, {} bytes free; a smaller context (-c) "
+        "or a smaller model needs less",
+        bytes, free_device_bytes());
+  }
+  FUT_CUDA_CHECK(result);
+  data_.reset(data);
+}
+
+void DeviceMemory::Free::operator()(void* data) const noexcept {
+  static_cast<void>(cudaFree(data));
+}
+
+PinnedMemory::PinnedMemory(std::size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t result = cudaMallocHost(&data, bytes);
+  if (result == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw capacity_error("out of pinned host memory: {} bytes wanted", bytes);
+  }
+  FUT_CUDA_CHECK(result);
+  data_.reset(data);
+}
+
+void PinnedMemory::Free::operator()(void* data) const noexcept {
+  static_cast<void>(cudaFreeHost(data));
+}
+
+void copy_to_device(void* destination, std::span<const std::byte> source, const Stream& stream) {
+  if (source.empty()) return;
+  FUT_CUDA_CHECK(cudaMemcpyAsync(destination, source.data(), source.size(), cudaMemcpyHostToDevice,
+                                 stream.handle()));
+}
+
+void copy_to_host(std::span<std::byte> destination, const void* source, const Stream& stream) {
+  if (destination.empty()) return;
+  FUT_CUDA_CHECK(cudaMemcpyAsync(destination.data(), source, destination.size(),
+                                 cudaMemcpyDeviceToHost, stream.handle()));
+}
+
+}  // namespace fut::cuda

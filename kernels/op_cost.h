@@ -1,0 +1,25 @@
+// How much each op must move and compute at least: every operand crosses memory once. Benchmarks
+// divide by these numbers and carry no formula of their own.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace fut {
+
+struct OpCost {
+  std::int64_t bytes = 0;  // read and written
+  std::int64_t flops = 0;  // a multiply-add counts as two; exponentials and norms are left out
+};
+
+[[nodiscard]] OpCost cost(const EmbedArgs& a);
+[[nodiscard]] OpCost cost(const QkvRopeAppendArgs& a);
+// Reads positions and lengths: the batch must lie in host memory.
+[[nodiscard]] OpCost cost(const AttentionArgs& a);
+[[nodiscard]] OpCost cost(const LinearResidualArgs& a);
+[[nodiscard]] OpCost cost(const GateUpSwigluArgs& a);
+[[nodiscard]] OpCost cost(const LmHeadArgs& a);
+[[nodiscard]] OpCost cost(const SampleArgs& a);
+
+}  // namespace fut

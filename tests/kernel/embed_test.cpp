@@ -1,0 +1,145 @@
+// embed on both backends: exact for every type, and nothing beside the output is written.
+#include <cstdint>
+#include <gtest/gtest.h>
+#include <span>
+#include <vector>
+
+#include "kernels/error.h"
+#include "tests/support/backends.h"
+
+#if FUT_CUDA
+#include "kernels/cuda/cuda_ops.h"
+#endif
+
+namespace fut::test {
+namespace {
+
+constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
+
+struct Case {
+  std::int64_t vocab, cols;
+  std::vector<std::int32_t> ids;
+
+  [[nodiscard]] Shape out_shape() const { return {static_cast<std::int64_t>(ids.size()), cols}; }
+};
+
+std::vector<Case> cases() {
+  std::vector<std::int32_t> many;
+  for (std::int32_t i = 0; i < 65; ++i) many.push_back(i * 37 % 100);
+  return {{1, 1, {0}},      {5, 33, {4, 0, 4}},   {100, 256, many},
+          {100, 384, {99}}, {7, 1000, {6, 6, 0}}, {3, 4096, {2, 1}}};
+}
+
+std::vector<float> table_values(const Case& c) {
+  std::vector<float> values = normal_values(c.vocab * c.cols, 1);
+  values[0] = -0.0F;
+  values.back() = 1e-6F;  // subnormal in F16
+  return values;
+}
+
+// The rows as the type holds them.
+std::vector<float> expected_rows(const Case& c, const GuardedWeight& table) {
+  std::vector<float> expected;
+  for (const std::int32_t id : c.ids) {
+    const auto first = table.rounded().begin() + id * c.cols;
+    expected.insert(expected.end(), first, first + c.cols);
+  }
+  return expected;
+}
+
+TEST(Embed, CopiesRowsExactly) {
+  for (const CpuSetup& setup : cpu_setups()) {
+    for (const Case& c : cases()) {
+      for (const DType dtype : kDTypes) {
+        Backend& backend = *setup.backend;
+        const GuardedWeight table(backend, dtype, {c.vocab, c.cols}, table_values(c));
+        const Guarded<std::int32_t> ids(backend, c.ids);
+        const GuardedMatrix out(backend, c.out_shape());
+        backend.embed({ids.data(), c.out_shape().rows, table.view(), out.view()});
+        EXPECT_TRUE(same_bits(expected_rows(c, table), out.values(), c.out_shape()))
+            << setup.name << ", " << dtype_name(dtype) << ", " << c.cols << " columns";
+      }
+    }
+  }
+}
+
+TEST(Embed, RefusesAnIdThatTheTableLacks) {
+  const std::vector<CpuSetup> setups = cpu_setups();
+  Backend& backend = *setups[0].backend;
+  const GuardedWeight table(backend, DType::F32, {3, 2}, integer_values(6, 1, 9));
+  const GuardedMatrix out(backend, {1, 2});
+  for (const std::int32_t id : {-1, 3}) {
+    const Guarded<std::int32_t> ids(backend, {id});
+    EXPECT_THROW(backend.embed({ids.data(), 1, table.view(), out.view()}), Error) << id;
+  }
+}
+
+#if FUT_CUDA
+
+// Copies of host arrays on the device, and the way back.
+class OnDevice {
+ public:
+  template <class T>
+  T* copy(std::span<const T> values) {
+    T* data = memory_.emplace_back(values.size_bytes()).template as<T>();
+    cuda::copy_to_device(data, std::as_bytes(values), stream_);
+    return data;
+  }
+  template <class T>
+  std::vector<T> fetch(const T* data, std::size_t count) {
+    std::vector<T> values(count);
+    cuda::copy_to_host(std::as_writable_bytes(std::span(values)), data, stream_);
+    stream_.synchronize();
+    return values;
+  }
+  [[nodiscard]] cuda::StreamHandle stream() const { return stream_.handle(); }
+
+ private:
+  cuda::Stream stream_;
+  std::vector<cuda::DeviceMemory> memory_;
+};
+
+TEST(EmbedCuda, GivesTheBitsOfTheCpu) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const std::vector<CpuSetup> setups = cpu_setups();
+  Backend& host = *setups[0].backend;
+  for (const Case& c : cases()) {
+    for (const DType dtype : kDTypes) {
+      const GuardedWeight table(host, dtype, {c.vocab, c.cols}, table_values(c));
+      OnDevice device;
+      // Rows with gaps, and a row before and after, all poison.
+      const Shape shape = c.out_shape();
+      const std::int64_t stride = shape.cols + 3;
+      const std::vector<float> poison(static_cast<std::size_t>((shape.rows + 2) * stride), kPoison);
+      const auto* bytes = static_cast<const std::byte*>(table.view().data);
+      const std::size_t table_bytes = table.rounded().size() * dtype_bytes(dtype);
+      float* out = device.copy(std::span(poison));
+      const EmbedArgs args = {device.copy(std::span(c.ids)),
+                              shape.rows,
+                              {dtype, device.copy(std::span(bytes, table_bytes)), c.vocab, c.cols},
+                              {out + stride, shape.rows, shape.cols, stride}};
+      cuda::embed(args, device.stream());
+
+      std::vector<float> expected = poison;
+      const std::vector<float> rows = expected_rows(c, table);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto index = static_cast<std::int64_t>(i);
+        expected[static_cast<std::size_t>((index / shape.cols + 1) * stride + index % shape.cols)] =
+            rows[i];
+      }
+      EXPECT_TRUE(same_bits(expected, device.fetch(out, poison.size()), {shape.rows + 2, stride}))
+          << dtype_name(dtype) << ", " << c.cols << " columns";
+    }
+  }
+}
+
+#else
+
+TEST(EmbedCuda, GivesTheBitsOfTheCpu) {
+  FUT_REQUIRE_GPU_DEVICE();
+}
+
+#endif
+
+}  // namespace
+}  // namespace fut::test

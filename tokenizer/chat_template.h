@@ -22,7 +22,8 @@ struct ChatMessage {
 enum class ChatTemplate { Llama2, Llama3, Llama31, Llama32, Llama33, ChatMl, Demo };
 
 struct ChatOptions {
-  std::optional<std::string> date;    // "26 Jul 2024"; without it what the template itself says
+  // "26 Jul 2024"; without it what the template itself says.
+  std::optional<std::string> date = std::nullopt;
   bool add_generation_prompt = true;  // end with the opening of the assistant's turn
   bool parse_special = false;         // special tokens inside message bodies become control tokens
 };
@@ -44,9 +45,8 @@ struct ChatOptions {
                                       const ChatOptions& options, const Tokenizer& tokenizer);
 
 // The same conversation as ids: control tokens by id, message bodies as plain text (a user who
-// types
-// `<|eot_id|>` gets those characters), one BOS. Throws Data where the tokenizer lacks a control
-// token that the template needs.
+// types `<|eot_id|>` gets those characters), one BOS. Throws Data where the tokenizer lacks a
+// control token that the template needs.
 [[nodiscard]] std::vector<TokenId> encode_chat(ChatTemplate t,
                                                std::span<const ChatMessage> messages,
                                                const ChatOptions& options,

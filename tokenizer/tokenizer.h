@@ -19,18 +19,21 @@ namespace fut {
 
 using TokenId = std::int32_t;
 
-class TokenizerImpl;  // the part that differs between the kinds; tokenizer_impl.h
+class TokenizerImpl;
 
 struct EncodeOptions {
-  bool add_bos = true;  // only where the files ask for one (add_bos_token, the post-processor)
-  bool parse_special = true;  // special tokens spelt out in the text become their ids
+  // A BOS in front, but only where the files ask for one (add_bos_token, the post-processor).
+  bool add_bos = true;
+  // Special tokens spelt out in the text become their ids. Words that were added to the vocabulary
+  // without being special are found either way.
+  bool parse_special = true;
 };
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json, else tokenizer.model, and tokenizer_config.json beside it when it is
-  // there. Throws ErrorKind::Data: neither file there (both names given), damaged (file and line or
-  // byte), a model type that is not supported (named).
+  // Reads tokenizer.json, else tokenizer.model; beside it tokenizer_config.json and
+  // special_tokens_map.json where they are there. Throws ErrorKind::Data: neither file there (both
+  // names given), damaged (file and line or byte), a type or setting that is not supported (named).
   static Tokenizer load(const std::filesystem::path& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -42,7 +45,10 @@ class Tokenizer {
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, EncodeOptions options) const;
 
   // The pieces that the split pattern makes of `text`, before merging; joined they are the text.
-  [[nodiscard]] std::vector<std::string> split(std::string_view text) const;
+  // A special token (with `parse_special`) or an added word is one piece. Kinds without a split
+  // pattern give whole stretches.
+  [[nodiscard]] std::vector<std::string> split(std::string_view text,
+                                               bool parse_special = true) const;
 
   // The bytes that `id` adds to a text. A special token gives its own spelling. Throws Data for an
   // id outside the vocabulary.
@@ -54,11 +60,11 @@ class Tokenizer {
 
   [[nodiscard]] int vocab_size() const;  // largest id + 1, added tokens included
   [[nodiscard]] bool is_special(TokenId id) const;
-  [[nodiscard]] std::optional<TokenId> find(
-      std::string_view token) const;  // exact spelling of a token
+  // The token that is spelt or stands for just these bytes: "<|eot_id|>", " the".
+  [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
   [[nodiscard]] std::optional<TokenId> bos_id() const;
-  [[nodiscard]] std::optional<TokenId> eos_id()
-      const;  // the eos_token of tokenizer_config.json, else the file's own
+  // The eos_token of the configuration, else the file's own.
+  [[nodiscard]] std::optional<TokenId> eos_id() const;
   [[nodiscard]] bool adds_bos() const;          // what add_bos does to a plain text
   [[nodiscard]] bool has_dummy_prefix() const;  // encoders of this kind put a space before a text
   [[nodiscard]] std::string_view kind() const;  // "byte-level BPE (tokenizer.json)", for inspect

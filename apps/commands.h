@@ -1,0 +1,15 @@
+// One function for each command. Each returns the exit code and throws fut::Error or Interrupted;
+// main alone catches.
+#pragma once
+
+#include "apps/options.h"
+#include "apps/reporter.h"
+
+namespace fut::app {
+
+int run(const GenerateOptions& options, Reporter& reporter);
+int chat(const GenerateOptions& options, Reporter& reporter);
+int tokenize(const TokenizeOptions& options, Reporter& reporter);
+int inspect(const InspectOptions& options, Reporter& reporter);
+
+}  // namespace fut::app

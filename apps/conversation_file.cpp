@@ -1,0 +1,42 @@
+// See the header.
+#include "apps/conversation_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/text_input.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+std::string text_field(const nlohmann::json& entry, const char* key, const std::string& path,
+                       std::size_t number) {
+  const auto found = entry.is_object() ? entry.find(key) : entry.end();
+  if (!entry.is_object() || found == entry.end() || !found->is_string()) {
+    throw data_error("{}: message {} is not an object with a text as its {}", path, number, key);
+  }
+  return found->get<std::string>();
+}
+
+}  // namespace
+
+std::vector<ChatMessage> read_conversation(const std::string& path) {
+  nlohmann::json list;
+  try {
+    list = nlohmann::json::parse(read_whole_file(path));
+  } catch (const nlohmann::json::parse_error& e) {
+    throw data_error("{}: not JSON, at byte {}", path, e.byte);
+  }
+  if (!list.is_array()) {
+    throw data_error("{}: a list of messages is wanted, found {}", path, list.type_name());
+  }
+  std::vector<ChatMessage> messages;
+  for (const nlohmann::json& entry : list) {
+    const std::size_t number = messages.size() + 1;
+    messages.push_back(
+        {text_field(entry, "role", path, number), text_field(entry, "content", path, number)});
+  }
+  return messages;
+}
+
+}  // namespace fut::app

@@ -1,0 +1,33 @@
+// See the header.
+#include "apps/generation.h"
+
+#include "apps/prompt.h"
+#include "apps/signals.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+
+void check_generate_options(const GenerateOptions& options) {
+  if (options.reply.num_logprobs > 0 && options.output.format == OutputFormat::Text) {
+    throw usage_error("--logprobs is part of the JSON report; add -o json");
+  }
+}
+
+TextRequest make_text_request(const GenerateOptions& options, const OpenedModel& model,
+                              std::optional<ChatTemplate> chat_template,
+                              const SamplingSettings& sampling, std::vector<TokenId> prompt) {
+  TextRequest request;
+  request.request.prompt = std::move(prompt);
+  request.request.max_new_tokens = options.reply.max_new_tokens;
+  request.request.end_ids = reply_end_ids(model.folder, chat_template, options.reply.ignore_eos);
+  request.request.sampling = sampling.params;
+  request.request.num_logprobs = options.reply.num_logprobs;
+  request.stop = options.reply.stop;
+  request.show_special = options.reply.show_special;
+  // A reply in the chat form is a text of its own; a continuation keeps its first blank.
+  request.strip_dummy_prefix = chat_template.has_value();
+  request.interrupt = &stop_flag();
+  return request;
+}
+
+}  // namespace fut::app

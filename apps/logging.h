@@ -1,0 +1,31 @@
+// Messages for people: spdlog to standard error, and to a file on request. Never standard output.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace fut::app {
+
+enum class ColorMode { Auto, On, Off };
+
+struct LogOptions {
+  int verbosity = 1;     // 0 errors, 1 warnings, 2 what is going on, 3 details, 4 and 5 everything
+  std::string log_file;  // empty: none
+  ColorMode color = ColorMode::Auto;
+};
+inline constexpr int kInfoVerbosity = 2;
+
+// Throws Runtime where the log file cannot be opened.
+void set_up_logging(const LogOptions& options);
+
+// Whether standard error may be coloured: a terminal that is not "dumb", and no NO_COLOR, unless
+// `mode` decides.
+[[nodiscard]] bool use_color(ColorMode mode);
+
+[[nodiscard]] bool standard_error_is_terminal();
+
+// For what is not a message of some level: prompts, banners, progress. A signal or a broken
+// standard error never makes a command fail.
+void write_to_standard_error(std::string_view text);
+
+}  // namespace fut::app

@@ -1,0 +1,126 @@
+// The program: reads the command line, runs one command, and is the one place where errors are
+// caught and become a message, an exit code and, with -o json, a document.
+#include <array>
+#include <cstdlib>
+#include <new>
+#include <spdlog/spdlog.h>
+
+#include "apps/command_line.h"
+#include "apps/commands.h"
+#include "apps/signals.h"
+#include "apps/version.h"
+#include "kernels/backend.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+std::string_view kind_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::Runtime:
+      return "runtime";
+    case ErrorKind::Usage:
+      return "usage";
+    case ErrorKind::Data:
+      return "data";
+    case ErrorKind::Capacity:
+      return "capacity";
+    case ErrorKind::Device:
+      return "device";
+  }
+  return "runtime";
+}
+
+// Every command's options and flags. The flags refer to the options.
+struct CommandSet {
+  ProgramOptions program;
+  GenerateOptions run_options, chat_options;
+  TokenizeOptions tokenize_options;
+  InspectOptions inspect_options;
+  std::array<Command, 5> commands = {program_command(program), run_command(run_options),
+                                     chat_command(chat_options), tokenize_command(tokenize_options),
+                                     inspect_command(inspect_options)};
+};
+
+std::string device_lines() {
+  std::string text;
+  for (const DeviceReport& device : list_devices()) {
+    text += device.name;
+    if (!device.usable) text += ": not usable: " + device.reason;
+    text += '\n';
+  }
+  return text;
+}
+
+template <class Options>
+int run_with(int (*command)(const Options&, Reporter&), const Options& options,
+             Reporter& reporter) {
+  set_up_logging(options.log);
+  reporter.configure(options.output);
+  return command(options, reporter);
+}
+
+int print(std::string_view text, Reporter& reporter) {
+  reporter.configure({});
+  reporter.text(text);
+  reporter.finish();
+  return 0;
+}
+
+int run_program(std::span<const std::string> words, const Environment& environment,
+                Reporter& reporter) {
+  CommandSet set;
+  const Resolved resolved = resolve_arguments(words, set.commands, environment);
+  if (resolved.help) return print(help_text(set.commands, *resolved.command), reporter);
+  apply_arguments(set.commands, resolved);
+  const std::string& name = resolved.command->name;
+  if (name == "run") return run_with(run, set.run_options, reporter);
+  if (name == "chat") return run_with(chat, set.chat_options, reporter);
+  if (name == "tokenize") return run_with(tokenize, set.tokenize_options, reporter);
+  if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
+  if (set.program.version) return print(version_text(), reporter);
+  return print(device_lines(), reporter);
+}
+
+int fail(Reporter& reporter, int code, std::string_view kind, std::string_view message) {
+  spdlog::error("{}", message);
+  try {
+    reporter.fail(code, kind, message);
+  } catch (const std::exception& e) {
+    spdlog::error("{}", e.what());
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace fut::app
+
+int main(int argc, char** argv) {
+  using namespace fut::app;
+  using fut::ErrorKind;
+  guard_standard_streams();
+  install_signal_handlers();
+  set_up_logging({});
+  const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  const Environment environment = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr || *value == '\0') return std::nullopt;
+    return value;
+  };
+  const bool json = json_was_requested(words, environment);
+  Reporter reporter(json ? OutputFormat::Json : OutputFormat::Text);
+  try {
+    return run_program(words, environment, reporter);
+  } catch (const fut::Error& e) {
+    return fail(reporter, static_cast<int>(e.kind()), kind_name(e.kind()), e.what());
+  } catch (const Interrupted& e) {
+    const int code = exit_code_of_signal(e.signal());
+    reporter.document()["finish_reason"] = "interrupt";
+    return fail(reporter, code, "interrupt", "interrupted before there was a reply");
+  } catch (const std::bad_alloc&) {
+    const int code = static_cast<int>(ErrorKind::Capacity);
+    return fail(reporter, code, "capacity", "out of memory");
+  } catch (const std::exception& e) {
+    return fail(reporter, static_cast<int>(ErrorKind::Runtime), "runtime", e.what());
+  }
+}

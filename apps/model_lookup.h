@@ -1,0 +1,28 @@
+// From what -m says to a folder on this machine. Looks, never downloads, never writes.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace fut::app {
+
+enum class Wanted {
+  Model,     // config.json has to be there
+  Tokenizer  // tokenizer.json or tokenizer.model has to be there
+};
+
+struct FoundFolder {
+  std::filesystem::path path;
+  std::vector<std::string> tried;  // "PLACE: what was missing", those before the hit
+  std::string notice;              // something that the user should be told; may be empty
+};
+
+// First hit wins: `argument` as a folder; as a .safetensors file in such a folder; as
+// org/name[@revision] in the Hugging Face cache (HF_HUB_CACHE, else HF_HOME/hub, else
+// HUGGINGFACE_HUB_CACHE, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub). An
+// empty argument is the demonstration model beside the program. Throws Data that lists the places
+// and what was missing in each, and what to type next.
+[[nodiscard]] FoundFolder find_model_folder(const std::string& argument, Wanted wanted);
+
+}  // namespace fut::app

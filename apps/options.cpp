@@ -1,0 +1,184 @@
+// The commands' tables of flags and what help says after them.
+#include "apps/options.h"
+
+#include "apps/flag_groups.h"
+
+namespace fut::app {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 bad model, tokenizer, template "
+    "or "
+    "input,\n4 does not fit in memory or context, 5 no usable device, 130 interrupted, 143 "
+    "terminated.\n"
+    "Every long flag can be set by an environment variable: --top-k by FUT_TOP_K. The command line "
+    "wins over\nthe environment, which wins over the file of --config. A value that starts with a "
+    "dash: --prompt=-x.";
+
+constexpr const char* kRunNotes =
+    "The prompt is the user's turn in the model's chat template, or with --raw a text to continue. "
+    "Without\n-p and -f it is read from standard input; on a terminal, chat begins instead. Files "
+    "and standard input are\ntaken byte for byte, but for one final newline, which is dropped in "
+    "the chat form and kept with --raw.\n"
+    "Standard output is the reply alone, streamed. In the chat form one newline follows it; with "
+    "--raw nothing\nfollows, except on a terminal.\n"
+    "-o json prints one document, on failure too (it then has an error object); -o jsonl an object "
+    "for every\npiece of text and the document as last line. Bytes that are not UTF-8 are U+FFFD "
+    "in "
+    "JSON; ids has them all.\n";
+
+constexpr const char* kChatNotes =
+    "Every line is a turn. /help lists the commands. Without a terminal there are no prompts: one "
+    "reply for\neach line that is not blank. Ctrl-C stops a reply, Ctrl-D leaves.\n"
+    "-o jsonl prints an object for each reply, -o json one document with all of them at the end.\n";
+
+constexpr const char* kTokenizeNotes =
+    "Prints the ids on one line, separated by blanks. --pieces prints what the split pattern makes "
+    "of the text,\na piece a line, with \\n, \\r, \\t, \\\\ and \\xHH for what would break a line; "
+    "-o json has the exact strings.\n"
+    "Needs a folder with tokenizer files only.\n";
+
+}  // namespace
+
+Command program_command(ProgramOptions& o) {
+  return {"",
+          "fut: Llama 3.1 inference",
+          kExitCodes,
+          {{{"--version"}, "", "Options", "Print version and build, and leave", turn_on(o.version)},
+           {{"--list-devices"},
+            "",
+            "Options",
+            "Print the devices that were looked for, and leave",
+            turn_on(o.list_devices)}}};
+}
+
+Command run_command(GenerateOptions& o) {
+  Command command{"run", "One reply: text in, text out", std::string(kRunNotes) + kExitCodes, {}};
+  command.flags.push_back(model_flag(o.model.model));
+  append(command.flags, device_flags(o.model));
+  append(command.flags, prompt_flags(o.prompt, "The prompt"));
+  command.flags.push_back({{"--truncate"},
+                           "head|tail",
+                           kPromptSection,
+                           "Drop the first (head) or last (tail) tokens of a prompt that is too "
+                           "long; BOS and system turn stay",
+                           [&o](const Argument& a) {
+                             o.reply.truncate = parse_choice(a, {"head", "tail"}) == 0
+                                                    ? Truncate::Head
+                                                    : Truncate::Tail;
+                           }});
+  append(command.flags, raw_flags(o.form));
+  append(command.flags, form_flags(o.form));
+  append(command.flags, reply_flags(o.reply));
+  append(command.flags, sampling_flags(o.sampling));
+  append(command.flags, output_flags(o.output, "Form of the result [text]"));
+  append(command.flags, log_flags(o.log));
+  return command;
+}
+
+Command chat_command(GenerateOptions& o) {
+  Command command{"chat", "Talk with a model", std::string(kChatNotes) + kExitCodes, {}};
+  command.flags.push_back(model_flag(o.model.model));
+  append(command.flags, device_flags(o.model));
+  append(command.flags, prompt_flags(o.prompt, "The first turn"));
+  command.flags.push_back({{"-st", "--single-turn"},
+                           "",
+                           kPromptSection,
+                           "Leave after one reply",
+                           turn_on(o.reply.single_turn)});
+  append(command.flags, form_flags(o.form));
+  append(command.flags, reply_flags(o.reply));
+  append(command.flags, sampling_flags(o.sampling));
+  append(command.flags, output_flags(o.output, "Form of the replies [text]"));
+  append(command.flags, log_flags(o.log));
+  return command;
+}
+
+Command tokenize_command(TokenizeOptions& o) {
+  Command command{"tokenize", "Text to token ids", std::string(kTokenizeNotes) + kExitCodes, {}};
+  command.flags = {model_flag(o.model),
+                   {{"-p", "--prompt"},
+                    "TEXT",
+                    kTextSection,
+                    "The text; '-' reads standard input; \\n, \\t and the like are interpreted",
+                    set_any_text(o.text.text),
+                    false,
+                    {"--file", "--input-file", "--messages"}},
+                   {{"-f", "--file"},
+                    "FILE",
+                    kTextSection,
+                    "The text from a file, byte for byte",
+                    set_text(o.text.file, "file name"),
+                    false,
+                    {"--input-file", "--messages"}},
+                   {{"-i", "--input-file"},
+                    "FILE",
+                    kTextSection,
+                    "JSON Lines: the 'text' of every object, a line of ids each",
+                    set_text(o.input_file, "file name"),
+                    false,
+                    {"--messages"}},
+                   {{"--messages"},
+                    "FILE",
+                    kTextSection,
+                    "JSON list of {role, content}: a conversation in the chat template",
+                    set_text(o.messages_file, "file name")},
+                   {{"--no-escape"},
+                    "",
+                    kTextSection,
+                    "Take backslashes in -p as they are",
+                    turn_off(o.interpret_escapes)},
+                   {{"--no-bos"},
+                    "",
+                    kTextSection,
+                    "No BOS in front",
+                    turn_off(o.add_bos),
+                    false,
+                    {"--messages"}},
+                   {{"--no-special"},
+                    "",
+                    kTextSection,
+                    "Control tokens spelt out in the text stay text",
+                    turn_off(o.parse_special),
+                    false,
+                    {"--messages"}},
+                   {{"--parse-special"},
+                    "",
+                    kFormSection,
+                    "With --messages: control tokens spelt out in messages become control tokens",
+                    turn_on(o.parse_message_special)},
+                   {{"--pieces"},
+                    "",
+                    kTextSection,
+                    "The pieces before merging, one a line",
+                    turn_on(o.pieces),
+                    false,
+                    {"--messages"}},
+                   {{"--render"},
+                    "",
+                    kFormSection,
+                    "With --messages: the text instead of the ids",
+                    turn_on(o.render)},
+                   {{"--no-generation-prompt"},
+                    "",
+                    kFormSection,
+                    "With --messages: without the opening of the assistant's turn",
+                    turn_off(o.add_generation_prompt)},
+                   chat_template_flag(o.chat_template),
+                   date_flag(o.date)};
+  append(command.flags, output_flags(o.output, "Form of the result [text]"));
+  append(command.flags, log_flags(o.log));
+  return command;
+}
+
+Command inspect_command(InspectOptions& o) {
+  Command command{"inspect",
+                  "What a model folder holds; reads headers, no weights",
+                  kExitCodes,
+                  {model_flag(o.model)}};
+  append(command.flags, output_flags(o.output, "Form of the report [text]"));
+  append(command.flags, log_flags(o.log));
+  return command;
+}
+
+}  // namespace fut::app

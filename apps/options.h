@@ -1,0 +1,121 @@
+// What the flags mean: one plain struct for each group of flags, and the tables that fill them.
+// `run` and `chat` share most of theirs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "apps/logging.h"
+#include "kernels/backend.h"
+#include "tokenizer/chat_template.h"
+
+namespace fut::app {
+
+enum class OutputFormat { Text, Json, JsonLines };
+
+struct OutputOptions {
+  OutputFormat format = OutputFormat::Text;
+  std::string file;  // empty: standard output
+};
+
+struct ModelOptions {
+  std::string model;  // empty: the demonstration model
+  DeviceRequest device;
+  std::optional<int> context_tokens;
+  bool check_tensors = false;
+};
+
+// Where a text comes from; at most one of the two is set.
+struct TextSource {
+  std::optional<std::string> text;
+  std::optional<std::string> file;
+  [[nodiscard]] bool given() const { return text.has_value() || file.has_value(); }
+};
+
+struct PromptOptions {
+  TextSource prompt;
+  TextSource system;
+  bool interpret_escapes = true;  // in the prompt typed with -p
+};
+
+// How a prompt becomes ids.
+struct FormOptions {
+  bool raw = false;
+  std::optional<ChatTemplate> chat_template;  // nullopt: the folder's own
+  std::optional<std::string> date;
+  std::optional<bool> parse_special;  // nullopt: yes for raw text, no for message bodies
+  bool verbose_prompt = false;
+};
+
+struct SamplingOptions {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  int repeat_last_n = 64;
+  bool temperature_first = false;
+  std::optional<std::uint64_t> seed;
+};
+
+enum class Truncate { No, Head, Tail };
+
+struct ReplyOptions {
+  std::int64_t max_new_tokens = 1024;  // -1: up to the context
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool show_special = false;
+  int num_logprobs = 0;
+  Truncate truncate = Truncate::No;
+  bool single_turn = false;
+};
+
+struct GenerateOptions {
+  ModelOptions model;
+  PromptOptions prompt;
+  FormOptions form;
+  SamplingOptions sampling;
+  ReplyOptions reply;
+  OutputOptions output;
+  LogOptions log;
+};
+
+struct TokenizeOptions {
+  std::string model;
+  TextSource text;
+  std::string input_file;     // JSON Lines
+  std::string messages_file;  // JSON
+  bool interpret_escapes = true;
+  bool add_bos = true;
+  bool parse_special = true;           // in plain text
+  bool parse_message_special = false;  // in message bodies
+  bool pieces = false;
+  bool render = false;
+  bool add_generation_prompt = true;
+  std::optional<ChatTemplate> chat_template;
+  std::optional<std::string> date;
+  OutputOptions output;
+  LogOptions log;
+};
+
+struct InspectOptions {
+  std::string model;
+  OutputOptions output;
+  LogOptions log;
+};
+
+struct ProgramOptions {
+  bool version = false;
+  bool list_devices = false;
+};
+
+// The options live as long as the tables.
+[[nodiscard]] Command program_command(ProgramOptions& options);
+[[nodiscard]] Command run_command(GenerateOptions& options);
+[[nodiscard]] Command chat_command(GenerateOptions& options);
+[[nodiscard]] Command tokenize_command(TokenizeOptions& options);
+[[nodiscard]] Command inspect_command(InspectOptions& options);
+
+}  // namespace fut::app

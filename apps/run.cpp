@@ -1,0 +1,149 @@
+// fut run: one prompt, one reply.
+#include <chrono>
+#include <spdlog/spdlog.h>
+
+#include "apps/commands.h"
+#include "apps/generation.h"
+#include "apps/model_session.h"
+#include "apps/prompt.h"
+#include "apps/reply_report.h"
+#include "apps/signals.h"
+#include "apps/text_input.h"
+#include "apps/truncation.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+// The prompt of this run, once it is known to fit.
+struct RunPrompt {
+  std::vector<TokenId> ids;
+  std::optional<ChatTemplate> chat_template;  // nullopt: raw
+};
+
+// Reads a text that has to fit into the context, unless the user wants it cut.
+InputText read_prompt_text(const GenerateOptions& options, const OpenedModel& model,
+                           const ContextLimits& limits) {
+  const Tokenizer& tokenizer = model.folder.tokenizer;
+  if (options.reply.truncate != Truncate::No) {
+    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+    return read_text(options.prompt.prompt, options.prompt.interpret_escapes, kMostBytes,
+                     ", even to be cut by --truncate");
+  }
+  const std::string reason =
+      fmt::format(" into a context of {} tokens: shorten it, raise -c or use --truncate head|tail",
+                  limits.tokens);
+  InputText input = read_text(options.prompt.prompt, options.prompt.interpret_escapes,
+                              most_prompt_bytes(tokenizer, limits.tokens), reason);
+  refuse_hopeless_text(tokenizer, input.text, limits);
+  return input;
+}
+
+void tell_what_was_dropped(const TruncatedPrompt& cut, Truncate which) {
+  spdlog::warn("dropped the {} {} tokens of the prompt, {} tokens are left",
+               which == Truncate::Head ? "first" : "last", cut.dropped, cut.ids.size());
+}
+
+std::vector<TokenId> make_raw_prompt(const GenerateOptions& options, const OpenedModel& model,
+                                     const ContextLimits& limits) {
+  const Tokenizer& tokenizer = model.folder.tokenizer;
+  const InputText input = read_prompt_text(options, model, limits);
+  std::vector<TokenId> ids =
+      encode_raw(tokenizer, input.text, options.form.parse_special.value_or(true));
+  if (ids.size() >= static_cast<std::size_t>(limits.tokens) &&
+      options.reply.truncate != Truncate::No) {
+    TruncatedPrompt cut = truncate_raw(std::move(ids), tokenizer.bos_id(),
+                                       tokens_to_keep(options.reply.max_new_tokens, limits.tokens),
+                                       options.reply.truncate);
+    tell_what_was_dropped(cut, options.reply.truncate);
+    ids = std::move(cut.ids);
+  }
+  return ids;
+}
+
+std::vector<TokenId> make_chat_prompt(const GenerateOptions& options, const OpenedModel& model,
+                                      ChatTemplate chat_template, const ContextLimits& limits) {
+  const Tokenizer& tokenizer = model.folder.tokenizer;
+  std::vector<ChatMessage> messages;
+  if (options.prompt.system.given()) {
+    messages.push_back({"system", read_system_prompt(options.prompt, tokenizer, limits)});
+  }
+  InputText input = read_prompt_text(options, model, limits);
+  if (input.from_stream) drop_final_newline(input.text);
+  messages.push_back({"user", std::move(input.text)});
+  const ChatOptions form = chat_options(options.form);
+  std::vector<TokenId> ids = encode_chat(chat_template, messages, form, tokenizer);
+  if (ids.size() >= static_cast<std::size_t>(limits.tokens) &&
+      options.reply.truncate != Truncate::No) {
+    TruncatedPrompt cut = truncate_chat(chat_template, std::move(messages), form, tokenizer,
+                                        tokens_to_keep(options.reply.max_new_tokens, limits.tokens),
+                                        options.reply.truncate, limits);
+    tell_what_was_dropped(cut, options.reply.truncate);
+    ids = std::move(cut.ids);
+  }
+  return ids;
+}
+
+RunPrompt make_prompt(const GenerateOptions& options, const OpenedModel& model) {
+  const ContextLimits limits{model.context_tokens, model.folder.config.max_position_embeddings,
+                             true};
+  RunPrompt prompt;
+  if (options.form.raw) {
+    prompt.ids = make_raw_prompt(options, model, limits);
+  } else {
+    prompt.chat_template = resolve_chat_template(options.form.chat_template, model.folder.path);
+    prompt.ids = make_chat_prompt(options, model, *prompt.chat_template, limits);
+  }
+  require_room(prompt.ids.size(), limits);
+  if (options.form.verbose_prompt) print_prompt(model.folder.tokenizer, prompt.ids);
+  return prompt;
+}
+
+// What follows the reply's text: a newline in the chat form, and on a terminal where none is yet.
+void end_text(Reporter& reporter, const TextReply& reply, bool chat_form) {
+  const bool terminal_needs_one = reporter.is_terminal() && !reply.text.ends_with('\n');
+  if (chat_form || terminal_needs_one) reporter.text("\n");
+}
+
+}  // namespace
+
+int run(const GenerateOptions& options, Reporter& reporter) {
+  check_generate_options(options);
+  if (!options.prompt.prompt.given() && standard_input_is_terminal()) {
+    if (options.form.raw || options.reply.truncate != Truncate::No) {
+      throw usage_error("there is no prompt; give one with -p or -f");
+    }
+    return chat(options, reporter);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  OpenedModel model = open_model(options.model);
+  Json& document = reporter.document();
+  document["model"] = model.folder.path.string();
+  document["finish_reason"] = finish_reason_name(FinishReason::Error);  // until there is a reply
+  document["device"] = model.backend->description();
+  document["context_tokens"] = model.context_tokens;
+  const RunPrompt prompt = make_prompt(options, model);
+  document["prompt_ids"] = prompt.ids;
+  const SamplingSettings sampling = resolve_sampling(options.sampling, model.folder.generation);
+  add_sampling(document, sampling);
+  Engine engine = load_engine(model, options.model);
+  const std::chrono::duration<double, std::milli> load_ms =
+      std::chrono::steady_clock::now() - start;
+  document["timings"]["load_ms"] = load_ms.count();
+
+  const TextReply reply =
+      generate_text(engine, model.folder.tokenizer,
+                    make_text_request(options, model, prompt.chat_template, sampling, prompt.ids),
+                    [&](std::string_view piece) {
+                      reporter.text(piece);
+                      reporter.line({{"text", piece}});
+                    });
+  end_text(reporter, reply, prompt.chat_template.has_value());
+  add_reply(document, reply, prompt.ids.size(), model.folder.tokenizer);
+  if (reply.finish == FinishReason::Error) throw runtime_failure("{}", reply.error);
+  reporter.finish();
+  tell_about_reply(reply, prompt.ids.size(), model.context_tokens, options.log.verbosity);
+  return reply.finish == FinishReason::Interrupt ? exit_code_of_signal(take_signal()) : 0;
+}
+
+}  // namespace fut::app

@@ -1,0 +1,33 @@
+// Interrupts as flags that loops look at. A handler sets two atomics and does nothing else, so the
+// state is the one kind of global that a signal handler can reach.
+#pragma once
+
+#include <atomic>
+#include <exception>
+
+namespace fut::app {
+
+// Thrown by throw_if_interrupted(); main turns it into exit code 128 + signal.
+class Interrupted : public std::exception {
+ public:
+  explicit Interrupted(int signal) : signal_(signal) {}
+  [[nodiscard]] int signal() const noexcept { return signal_; }
+  [[nodiscard]] const char* what() const noexcept override { return "interrupted"; }
+
+ private:
+  int signal_;
+};
+
+// SIGINT and SIGTERM set the flag. SIGPIPE and SIGXFSZ are ignored: the write that they stand for
+// fails with an error that can be reported.
+void install_signal_handlers();
+
+[[nodiscard]] const std::atomic<bool>& stop_flag();
+// SIGINT or SIGTERM, 0: none. take_signal() also clears it and the flag.
+[[nodiscard]] int pending_signal();
+int take_signal();
+void throw_if_interrupted();
+
+[[nodiscard]] int exit_code_of_signal(int signal);
+
+}  // namespace fut::app

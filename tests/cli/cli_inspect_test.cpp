@@ -1,0 +1,80 @@
+// `fut inspect`: what a folder holds, from its small files and headers alone.
+#include "tests/cli/fut_process.h"
+
+namespace fut::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Inspect, TellsShapesFormatsAndTokenizer) {
+  const TempFolder folder;
+  ToyModelOptions options;
+  options.files.num_shards = 2;
+  const fs::path model = write_toy_model(folder / "m", options);
+  const auto report = json_of(fut({"inspect", "-m", model.string(), "-o", "json"}));
+  const auto& config = report.at("config");
+  EXPECT_EQ(config.at("hidden_size"), 64);
+  EXPECT_EQ(config.at("num_layers"), 2);
+  EXPECT_EQ(config.at("num_kv_heads"), 2);
+  EXPECT_EQ(config.at("head_dim"), 16);
+  EXPECT_EQ(config.at("rope").at("scaling"), "none");
+  const auto& weights = report.at("weights");
+  std::int64_t parameters = 0;
+  std::size_t count = 0;
+  for (const NamedTensor& tensor : toy_tensors(options)) {
+    parameters += static_cast<std::int64_t>(tensor.bytes.size()) / 2;
+    ++count;
+  }
+  EXPECT_EQ(weights.at("parameters"), parameters);
+  EXPECT_EQ(weights.at("bytes"), 2 * parameters);
+  EXPECT_EQ(weights.at("formats").at("BF16").at("tensors"), count);
+  EXPECT_EQ(weights.at("files").size(), 2U);
+  EXPECT_EQ(weights.at("head"), "lm_head.weight");
+  EXPECT_EQ(report.at("tokenizer").at("adds_bos"), true);
+  EXPECT_EQ(report.at("tokenizer").at("ends_a_reply").size(), 3U);
+  EXPECT_EQ(report.at("chat_template"), "demo");
+}
+
+TEST(Inspect, TextHoldsTheSameFacts) {
+  const TempFolder folder;
+  const ProcessResult result = fut({"inspect", "-m", write_toy_model(folder / "m").string()});
+  EXPECT_EQ(result.exit_code, 0);
+  expect_mentions(result.out, {"hidden_size: 64", "BF16", "<|eot_id|>", "chat_template: demo",
+                               "byte-level BPE"});
+}
+
+TEST(Inspect, ATiedHeadIsSaidAndCountedOnce) {
+  const TempFolder folder;
+  ToyModelOptions options;
+  options.files.tie_word_embeddings = true;
+  options.files.write_head = false;
+  const fs::path model = write_toy_model(folder / "m", options);
+  const auto weights = json_of(fut({"inspect", "-m", model.string(), "-o", "json"})).at("weights");
+  EXPECT_EQ(weights.at("head"), "tied to the embedding");
+  std::int64_t parameters = 0;
+  for (const NamedTensor& tensor : toy_tensors(options)) {
+    parameters += static_cast<std::int64_t>(tensor.bytes.size()) / 2;
+  }
+  EXPECT_EQ(weights.at("parameters"), parameters);
+}
+
+TEST(Inspect, RepeatsWhatALoadWouldSay) {
+  const TempFolder folder;
+  ToyModelOptions options;
+  options.files.config_patch = {{"rope_theta", nullptr}};
+  const fs::path model = write_toy_model(folder / "m", options);
+  const auto report = json_of(fut({"inspect", "-m", model.string(), "-o", "json"}));
+  expect_mentions(report.at("notices").dump(), {"rope_theta"});
+}
+
+TEST(Inspect, BrokenFoldersFailAsInRun) {
+  const TempFolder folder;
+  const fs::path model = write_toy_model(folder / "m");
+  fs::resize_file(model / "model.safetensors", fs::file_size(model / "model.safetensors") - 1);
+  expect_failure(fut({"inspect", "-m", model.string()}), 3, {"model.safetensors"});
+  fs::remove(model / "model.safetensors");
+  expect_failure(fut({"inspect", "-m", model.string()}), 3, {"model.safetensors"});
+}
+
+}  // namespace
+}  // namespace fut::test

@@ -12,18 +12,9 @@ namespace fut {
 namespace {
 
 EngineOptions resolve(EngineOptions options, const ModelConfig& config) {
-  if (options.context_tokens == 0) {
-    options.context_tokens = std::min(config.max_position_embeddings, kDefaultContextTokens);
-  }
-  if (options.context_tokens < 2 || options.context_tokens > config.max_position_embeddings) {
-    throw usage_error(
-        "a context of {} tokens was asked for and the model was trained for {}: choose -c "
-        "between 2 and {}",
-        options.context_tokens, config.max_position_embeddings, config.max_position_embeddings);
-  }
+  options.context_tokens = resolve_context_tokens(config, options.context_tokens);
   return options;
 }
-
 SchedulerLimits scheduler_limits(const EngineOptions& o) {
   SchedulerLimits limits;
   limits.context_tokens = o.context_tokens;
@@ -48,6 +39,19 @@ WorkspaceLimits workspace_limits(const EngineOptions& o) {
 
 }  // namespace
 
+int resolve_context_tokens(const ModelConfig& config, int wanted) {
+  const int most = config.max_position_embeddings;
+  if (wanted == 0) wanted = std::min(most, kDefaultContextTokens);
+  if (wanted < kLeastContextTokens || wanted > most) {
+    throw usage_error(
+        "-c: a context of {} tokens was asked for; allowed are {} to {}, the positions that the "
+        "model "
+        "was made for (max_position_embeddings in config.json)",
+        wanted, kLeastContextTokens, most);
+  }
+  return wanted;
+}
+
 Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
     : backend_(backend),
       model_(std::move(model)),
@@ -68,6 +72,14 @@ SequenceId Engine::submit(Request request) {
         "token {} of the prompt is id {} and the model has {} ids: the tokenizer does not "
         "belong to these weights",
         outside - request.prompt.begin(), *outside, vocab_size);
+  }
+  for (const std::int32_t id : request.end_ids) {
+    if (id >= 0 && id < vocab_size) continue;
+    throw data_error(
+        "eos token id {} is outside the vocabulary of {} ids: config.json, generation_config.json "
+        "or "
+        "tokenizer_config.json does not belong to these weights",
+        id, vocab_size);
   }
   const SequenceId id = scheduler_.submit(request.prompt, request.max_new_tokens, request.end_ids);
   requests_.emplace(id, std::move(request));

@@ -20,8 +20,14 @@ namespace fut {
 // 131,072 tokens would want 32 GiB in float32.
 inline constexpr int kDefaultContextTokens = 8192;
 
+inline constexpr int kLeastContextTokens = 2;  // one of the prompt, one of the reply
+
+// The context that an engine will have: `wanted`, or where that is 0 the model's own, at most
+// kDefaultContextTokens. Throws Usage where it is outside kLeastContextTokens .. the model's own.
+[[nodiscard]] int resolve_context_tokens(const ModelConfig& config, int wanted);
+
 struct EngineOptions {
-  int context_tokens = 0;  // of one sequence; 0: the model's own or kDefaultContextTokens if less
+  int context_tokens = 0;  // of one sequence, as resolve_context_tokens takes it
   int max_sequences = 1;
   int prefill_chunk = 512;
 };
@@ -51,11 +57,12 @@ struct TokenEvent {
 
 class Engine {
  public:
-  // `backend` must outlive the engine. Throws Usage where options.context_tokens exceeds the
-  // model's own (both numbers), Capacity where it does not fit.
+  // `backend` must outlive the engine. Throws as resolve_context_tokens, and Capacity where it does
+  // not fit.
   Engine(Backend& backend, Model model, const EngineOptions& options);
 
-  // Throws Usage or Capacity as Scheduler::submit, Data for an id outside the vocabulary.
+  // Throws Usage or Capacity as Scheduler::submit, Data for a prompt or end id outside the
+  // vocabulary.
   SequenceId submit(Request request);
 
   // Runs one step and returns its new tokens; none for a prefill pass that does not end a prompt. A
@@ -66,7 +73,6 @@ class Engine {
   [[nodiscard]] bool idle() const { return scheduler_.idle(); }
   [[nodiscard]] int context_tokens() const { return options_.context_tokens; }
   [[nodiscard]] const Model& model() const { return model_; }
-  [[nodiscard]] std::size_t kv_cache_bytes() const { return cache_.bytes(); }
 
  private:
   std::vector<std::int32_t> draw(const Batch& batch);

@@ -11,7 +11,6 @@ class KvCache {
   // Throws Capacity with the bytes that were wanted.
   KvCache(Backend& backend, const ModelConfig& config, int num_pages);
   [[nodiscard]] KvPages layer(int i) const;
-  [[nodiscard]] int num_pages() const { return num_pages_; }
   [[nodiscard]] std::size_t bytes() const { return pool_.bytes(); }
 
  private:

@@ -23,7 +23,8 @@ struct ModelFolder {
   std::vector<std::string> notices;
 };
 
-// Throws Data as the parts do, and for an end id outside the vocabulary.
+// Throws Data as the parts do. End ids are not held against the vocabulary here: its true size is
+// known when the weights are found, and Engine::submit checks it.
 [[nodiscard]] ModelFolder read_model_folder(const std::filesystem::path& path);
 
 }  // namespace fut

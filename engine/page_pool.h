@@ -14,7 +14,6 @@ class PagePool {
   [[nodiscard]] std::optional<std::vector<std::int32_t>> take(std::int64_t pages);
   void give_back(const std::vector<std::int32_t>& pages);
   [[nodiscard]] int num_free() const { return static_cast<int>(free_.size()); }
-  [[nodiscard]] int num_pages() const { return num_pages_; }
 
  private:
   int num_pages_;

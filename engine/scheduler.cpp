@@ -140,8 +140,4 @@ std::span<const std::int32_t> Scheduler::tokens(SequenceId id) const {
   return sequences_.at(id).tokens;
 }
 
-int Scheduler::prompt_tokens(SequenceId id) const {
-  return sequences_.at(id).num_prompt;
-}
-
 }  // namespace fut

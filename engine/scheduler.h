@@ -72,7 +72,6 @@ class Scheduler {
   [[nodiscard]] int num_free_pages() const { return pool_.num_free(); }
   // Prompt and reply so far of a live sequence; the penalties' history.
   [[nodiscard]] std::span<const std::int32_t> tokens(SequenceId id) const;
-  [[nodiscard]] int prompt_tokens(SequenceId id) const;
 
  private:
   struct Sequence {

@@ -18,6 +18,19 @@ bool interrupted(const TextRequest& request) {
   return request.interrupt != nullptr && request.interrupt->load(std::memory_order_relaxed);
 }
 
+// Whatever ends a reply early, an exception of `on_text` too, frees the sequence's pages.
+class CancelAtEnd {
+ public:
+  CancelAtEnd(Engine& engine, SequenceId id) : engine_(engine), id_(id) {}
+  CancelAtEnd(const CancelAtEnd&) = delete;
+  CancelAtEnd& operator=(const CancelAtEnd&) = delete;
+  ~CancelAtEnd() { engine_.cancel(id_); }
+
+ private:
+  Engine& engine_;
+  SequenceId id_;
+};
+
 }  // namespace
 
 ReplyText::ReplyText(const Tokenizer& tokenizer, const TextRequest& request)
@@ -64,10 +77,10 @@ TextReply generate_text(Engine& engine, const Tokenizer& tokenizer, const TextRe
   const Clock::time_point start = Clock::now();
   Clock::time_point first = start;
   const SequenceId id = engine.submit(request.request);
+  const CancelAtEnd cancel_at_end(engine, id);
   std::optional<FinishReason> finish;
   while (!finish) {
     if (interrupted(request)) {
-      engine.cancel(id);
       finish = FinishReason::Interrupt;
       break;
     }
@@ -85,10 +98,7 @@ TextReply generate_text(Engine& engine, const Tokenizer& tokenizer, const TextRe
       reply.ids.push_back(event.token);
       if (request.request.num_logprobs > 0) reply.events.push_back(event);
       emit(text.push(event.token));
-      if (text.stop()) {
-        engine.cancel(id);
-        finish = FinishReason::Stop;
-      }
+      if (text.stop()) finish = FinishReason::Stop;
     }
   }
   emit(text.flush());

@@ -63,8 +63,8 @@ class ReplyText {
 };
 
 // Runs one reply to its end. `on_text` gets pieces of valid UTF-8 (or bytes that can never be) in
-// the step that completes them. Throws what Engine::submit throws; a fault while running is a
-// TextReply.
+// the step that completes them. Throws what Engine::submit, Engine::step and `on_text` throw, with
+// the sequence cancelled; logits that are not finite are a TextReply.
 [[nodiscard]] TextReply generate_text(Engine& engine, const Tokenizer& tokenizer,
                                       const TextRequest& request,
                                       const std::function<void(std::string_view)>& on_text);

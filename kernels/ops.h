@@ -2,7 +2,9 @@
 // both backends call it first. Y[M,N] = X[M,K] . W[N,K]^T always: M tokens, N outputs, K inputs.
 //
 // Shared rules. Views are row-major with row_stride >= cols. Pointers are backend memory. Nothing
-// may overlap unless `aliasing` says so. Everything is float32 unless a line says otherwise.
+// may overlap unless `aliasing` says so; check() holds the large outputs against the large inputs,
+// for the small arrays (batch, rows, ids, parameters) the caller promises it. Everything is float32
+// unless a line says otherwise.
 //
 // Dot products of the CPU backend run over 16 fixed partial sums: lane l adds the products of
 // columns l, l+16, l+32, ... in ascending order (columns past the last multiple of 16 go to lanes
@@ -29,9 +31,8 @@ struct EmbedArgs {
 };
 void check(const EmbedArgs& a);
 
-// qkv_rope_append: h = rms_norm(x) * gain; q = rope(h Wq^T) to q_out, rope(h Wk^T) and h Wv^T into
-// the
-//                  cache at each token's own position
+// qkv_rope_append: h = rms_norm(x) * gain; q = rope(h Wq^T) to q_out; rope(h Wk^T) and h Wv^T into
+//                  the cache at each token's own position
 // shapes    x [M, H], gain [H], q_proj [Nq*D, H], k_proj and v_proj [Nkv*D, H], q_out [M, Nq*D]
 // limits    D even; Nq a multiple of Nkv; positions < rope_positions; pages cover every position
 // layout    pages as layout::KvPageF32, kPageTokens tokens each
@@ -78,9 +79,9 @@ struct LinearResidualArgs {
 };
 void check(const LinearResidualArgs& a);
 
-// gate_up_swiglu: h = rms_norm(x) * gain; out = silu(h Wg^T) * (h Wu^T), silu(v) = v / (1 +
-// exp(-v)) shapes    x [M, H], gain [H], gate_proj and up_proj [F, H], out [M, F] rounding rms_norm
-// as in qkv_rope_append
+// gate_up_swiglu: h = rms_norm(x) * gain; out = silu(h Wg^T) * (h Wu^T)
+// shapes    x [M, H], gain [H], gate_proj and up_proj [F, H], out [M, F]
+// rounding  rms_norm as in qkv_rope_append; silu(v) = v / (1 + exp(-v))
 struct GateUpSwigluArgs {
   MatrixView<const float> x;
   const float* gain = nullptr;
@@ -91,7 +92,7 @@ struct GateUpSwigluArgs {
 void check(const GateUpSwigluArgs& a);
 
 // lm_head: logits of chosen rows: out[i] = (rms_norm(x[rows[i]]) * gain) W^T
-// shapes    x [M, H], rows [R] ascending, gain [H], weight [V, H], out [R, V]
+// shapes    x [M, H], rows [R] (ascending: caller promises), gain [H], weight [V, H], out [R, V]
 // limits    R >= 1; 0 <= rows[i] < M (caller promises)
 // rounding  rms_norm as in qkv_rope_append
 struct LmHeadArgs {

@@ -46,16 +46,23 @@ void for_each_page(const AttentionArgs& a, int sequence, std::int64_t num_keys, 
   }
 }
 
-// Turns dot products into exp(score - maximum); returns their sum.
-float exponentiate(float* scores, std::int64_t num_keys, float scale) {
-  for (std::int64_t i = 0; i < num_keys; ++i) scores[i] *= scale;
-  const float maximum = *std::max_element(scores, scores + num_keys);
-  float sum = 0;
-  for (std::int64_t i = 0; i < num_keys; ++i) {
-    scores[i] = std::exp(scores[i] - maximum);
-    sum += scores[i];
+// Turns each row of dot products into exp(score - maximum of the row).
+void exponentiate(const VectorLoops& loops, float* scores, int num_rows, std::int64_t num_keys,
+                  float scale) {
+  for (int row = 0; row < num_rows; ++row) {
+    float* values = scores + row * num_keys;
+    const float maximum = loops.scale_and_find_maximum(values, num_keys, scale);
+    loops.exponentials(values, num_keys, maximum);
   }
-  return sum;
+}
+
+// The sum of each row, keys ascending. All rows go along together: one addition of a row has to
+// wait for the one before it, but not for those of other rows.
+void add_up_rows(const float* values, int num_rows, std::int64_t num_keys, float* sums) {
+  std::fill_n(sums, num_rows, 0.0F);
+  for (std::int64_t i = 0; i < num_keys; ++i) {
+    for (int row = 0; row < num_rows; ++row) sums[row] += values[row * num_keys + i];
+  }
 }
 
 // `scores`: as many rows of position + 1 floats as the group has heads; `sums`: one float each.
@@ -73,9 +80,8 @@ void attend(const VectorLoops& loops, const AttentionArgs& a, const HeadGroup& g
                 scores + first, num_keys});
   });
   const float scale = 1.0F / std::sqrt(static_cast<float>(a.head_dim));
-  for (int head = 0; head < group.num_q_heads; ++head) {
-    sums[head] = exponentiate(scores + head * num_keys, num_keys, scale);
-  }
+  exponentiate(loops, scores, group.num_q_heads, num_keys, scale);
+  add_up_rows(scores, group.num_q_heads, num_keys, sums);
   std::fill_n(out, static_cast<std::int64_t>(group.num_q_heads) * a.head_dim, 0.0F);
   for_each_page(a, sequence, num_keys, [&](const float* page, std::int64_t first, std::int64_t n) {
     const float* values = page + a.kv.page.v_offset(group.kv_head, 0);

@@ -17,41 +17,53 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// A whole file that holds one number of bytes; the largest number there is where it does not, or
-// says "max".
-std::size_t bytes_in_file(const char* path) {
+constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
+
+// A whole file that holds one number; kUnknown where it does not, or says "max".
+std::size_t number_in_file(const char* path) {
   std::ifstream file(path);
-  std::size_t bytes = 0;
-  return file >> bytes ? bytes : std::numeric_limits<std::size_t>::max();
+  std::size_t number = 0;
+  return file >> number ? number : kUnknown;
 }
 
-// The value of a /proc/meminfo line, in bytes; 0 where there is no such line.
-std::size_t meminfo_bytes(std::string_view wanted) {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  std::size_t kib = 0;
-  std::string unit;
-  while (file >> name >> kib && std::getline(file, unit)) {
-    if (name == wanted) return kib * 1024;
+// The number after `name` in a file of lines that begin with a name and a number; 0 without it.
+std::size_t number_after(const char* path, std::string_view name) {
+  std::ifstream file(path);
+  std::string word;
+  std::size_t number = 0;
+  std::string rest;
+  while (file >> word >> number && std::getline(file, rest)) {
+    if (word == name) return number;
   }
   return 0;
+}
+
+std::size_t available_in_machine() {
+  constexpr const char* kMeminfo = "/proc/meminfo";  // in KiB
+  const std::size_t available = number_after(kMeminfo, "MemAvailable:");
+  return available == 0 ? kUnknown : (available + number_after(kMeminfo, "SwapFree:")) * 1024;
+}
+
+// Cached pages of files count as used in a control group, though they give way when asked.
+std::size_t available_in_control_group() {
+  constexpr const char* kStat = "/sys/fs/cgroup/memory.stat";
+  const std::size_t limit = number_in_file("/sys/fs/cgroup/memory.max");
+  const std::size_t used = number_in_file("/sys/fs/cgroup/memory.current");
+  if (limit == kUnknown || used == kUnknown) return kUnknown;
+  const std::size_t cached =
+      number_after(kStat, "inactive_file") + number_after(kStat, "active_file");
+  return limit - std::min(limit, used - std::min(used, cached));
 }
 
 }  // namespace
 
 std::size_t available_memory_bytes() {
-  constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
-  const std::size_t available = meminfo_bytes("MemAvailable:");
-  const std::size_t machine = available > 0 ? available + meminfo_bytes("SwapFree:") : kUnknown;
-  const std::size_t group_limit = bytes_in_file("/sys/fs/cgroup/memory.max");
-  const std::size_t group_used = bytes_in_file("/sys/fs/cgroup/memory.current");
-  const bool limited = group_limit != kUnknown && group_used != kUnknown;
-  return limited ? std::min(machine, group_limit - std::min(group_limit, group_used)) : machine;
+  return std::min(available_in_machine(), available_in_control_group());
 }
 
 std::string describe_machine() {
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  return fmt::format("cpu, {} cores, {}, {:.1f} GiB free", std::thread::hardware_concurrency(),
+  return fmt::format("cpu, {} cores, {}, {:.1f} GiB free", usable_cores(),
                      usable_vector_loops().back()->name,
                      static_cast<double>(available_memory_bytes()) / kGib);
 }

@@ -10,7 +10,7 @@
 namespace fut::cpu {
 namespace {
 
-// From this many tokens on it pays to widen 16- bit weights once for all of them.
+// From this many tokens on it pays to widen 16-bit weights once for all of them.
 constexpr std::int64_t kWidenTokens = 8;
 
 [[nodiscard]] MatrixView<float> dense(float* data, std::int64_t rows, std::int64_t cols) {
@@ -19,10 +19,6 @@ constexpr std::int64_t kWidenTokens = 8;
 
 [[nodiscard]] MatrixView<const float> read_only(const MatrixView<float>& view) {
   return {view.data, view.rows, view.cols, view.row_stride};
-}
-
-[[nodiscard]] float silu(float v) {
-  return v / (1.0F + std::exp(-v));
 }
 
 }  // namespace
@@ -129,10 +125,8 @@ void gate_up_swiglu(Workers& workers, const GateUpSwigluArgs& a) {
           block_dots(workers.loops, h, a.gate_proj, block, widened, gate, kBlockRows);
           block_dots(workers.loops, h, a.up_proj, block, widened, up, kBlockRows);
           for (std::int64_t m = 0; m < block.num_tokens; ++m) {
-            float* out = a.out.row(block.first_token + m) + block.first_row;
-            for (std::int64_t n = 0; n < block.num_rows; ++n) {
-              out[n] = silu(gate[m * kBlockRows + n]) * up[m * kBlockRows + n];
-            }
+            workers.loops.swiglu(gate + m * kBlockRows, up + m * kBlockRows, block.num_rows,
+                                 a.out.row(block.first_token + m) + block.first_row);
           }
         }
       });

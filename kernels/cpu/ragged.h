@@ -28,6 +28,7 @@ inline void check_ragged(const char* op, const RaggedBatch& batch, const KvPages
   FUT_CHECK(batch.q_indptr[0] == 0 && batch.q_indptr[batch.num_sequences] == batch.num_tokens,
             "{}: q_indptr goes from {} to {}, not from 0 to {}", op, batch.q_indptr[0],
             batch.q_indptr[batch.num_sequences], batch.num_tokens);
+  FUT_CHECK(batch.kv_indptr[0] >= 0, "{}: kv_indptr begins at {}", op, batch.kv_indptr[0]);
   for (int s = 0; s < batch.num_sequences; ++s) {
     const std::int32_t first = batch.q_indptr[s];
     const std::int32_t end = batch.q_indptr[s + 1];

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sched.h>
 #include <system_error>
 
 #include "kernels/error.h"
@@ -53,9 +54,17 @@ std::uint64_t make_ticket(std::uint64_t previous, std::int64_t num_pieces) {
 
 }  // namespace
 
+int usable_cores() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
+    return std::max(1, CPU_COUNT(&allowed));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 ThreadPool::ThreadPool(int num_threads) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int wanted = num_threads > 0 ? num_threads : cores;
+  const int wanted = num_threads > 0 ? num_threads : usable_cores();
   workers_.reserve(static_cast<std::size_t>(wanted - 1));
   for (int thread = 1; thread < wanted; ++thread) {
     try {

@@ -11,9 +11,12 @@
 
 namespace fut::cpu {
 
+// How many cores this process may run on (its affinity mask), at least 1.
+[[nodiscard]] int usable_cores();
+
 class ThreadPool {
  public:
-  // num_threads counts the calling thread; 0: one for each core that this process may use. Throws
+  // num_threads counts the calling thread; 0: usable_cores(). Throws
   // Capacity where the system gives no more threads.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/dot.h"
 #include "kernels/numeric/formats.h"
@@ -21,23 +22,6 @@ inline float scalar_weight(DType dtype, const void* row, std::int64_t i) {
 }
 
 typedef float FourFloats __attribute__((vector_size(16)));
-
-// The pairwise additions of dot.h for four dot products at a time: the same order, of which the last
-// two rounds work on all four.
-inline FourFloats add_partial_sums_of_four(const float (&sums)[4][kPartialSums]) {
-  FourFloats four[4];
-  for (int n = 0; n < 4; ++n) {
-    FourFloats lanes[4];
-    std::memcpy(lanes, sums[n], sizeof(lanes));
-    four[n] = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);  // l and l+8, then l and l+4
-  }
-  const FourFloats pairs01 = __builtin_shufflevector(four[0], four[1], 0, 1, 4, 5) +
-                             __builtin_shufflevector(four[0], four[1], 2, 3, 6, 7);
-  const FourFloats pairs23 = __builtin_shufflevector(four[2], four[3], 0, 1, 4, 5) +
-                             __builtin_shufflevector(four[2], four[3], 2, 3, 6, 7);
-  return __builtin_shufflevector(pairs01, pairs23, 0, 2, 4, 6) +
-         __builtin_shufflevector(pairs01, pairs23, 1, 3, 5, 7);
-}
 
 }  // namespace
 }  // namespace fut::cpu

@@ -1,4 +1,4 @@
-// The three inner loops that take nearly all of the CPU backend's time, compiled once for each
+// The inner loops that take nearly all of the CPU backend's time, compiled once for each
 // instruction set and chosen when the backend is made. Every build gives the same bits: the order
 // of additions is the contract's, products are rounded before they are added, and what differs is
 // only how many of the 16 partial sums one instruction handles.
@@ -44,6 +44,12 @@ struct VectorLoops {
   void (*dots)(const DotBlock& block);
   void (*add_weighted_rows)(const WeightedRows& rows);
   void (*widen)(DType dtype, const void* in, std::int64_t count, float* out);  // exact
+  // values *= scale; returns the largest of them (minus infinity where all are NaN).
+  float (*scale_and_find_maximum)(float* values, std::int64_t count, float scale);
+  // values = exp(values - subtract), within one unit in the last place.
+  void (*exponentials)(float* values, std::int64_t count, float subtract);
+  // out = gate / (1 + exp(-gate)) * up
+  void (*swiglu)(const float* gate, const float* up, std::int64_t count, float* out);
 };
 
 // The builds that this machine can run, the plainest first and the fastest last.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <gtest/gtest.h>
 #include <mutex>
+#include <sched.h>
 #include <set>
 #include <stdexcept>
 
@@ -89,9 +90,18 @@ TEST(ThreadPool, HandsABodysExceptionToTheCallerAndStaysUsable) {
   }
 }
 
-TEST(ThreadPool, TakesAllCoresWhenNotTold) {
-  const ThreadPool pool(0);
-  EXPECT_EQ(pool.num_threads(), std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+TEST(ThreadPool, TakesTheCoresThatItMayUseWhenNotTold) {
+  EXPECT_EQ(ThreadPool(0).num_threads(), usable_cores());
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(ThreadPool(0).num_threads(), 1);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST(ThreadPool, StartsAndStopsWithoutWork) {

@@ -51,5 +51,15 @@ while IFS= read -r file; do
   fi
 done < <(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' '*.sh' '*.py')
 
+# Budgets: 80 lines a function, from its first line at the margin to its closing brace there.
+long=$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs awk '
+  /^[A-Za-z].*[({]$/ && !/^(namespace|struct|class|enum|union|extern|using|typedef|static_assert)/ && !inside { first = FNR; inside = 1 }
+  /^}/ { if (inside && FNR - first >= 80) print FILENAME ":" first ": a function of " FNR - first + 1 " lines"; inside = 0 }
+  /^[^ ].*;$/ { inside = 0 }')
+if [ -n "$long" ]; then
+  printf 'functions have 80 lines at most:\n%s\n' "$long"
+  broken=1
+fi
+
 [ "$broken" -eq 0 ] && echo 'include rules: kept'
 exit "$broken"

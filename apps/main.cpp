@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   } catch (const Interrupted& e) {
     const int code = exit_code_of_signal(e.signal());
     reporter.document()["finish_reason"] = "interrupt";
-    return fail(reporter, code, "interrupt", "interrupted before there was a reply");
+    return fail(reporter, code, "interrupt", "interrupted before the reply was complete");
   } catch (const std::bad_alloc&) {
     const int code = static_cast<int>(ErrorKind::Capacity);
     return fail(reporter, code, "capacity", "out of memory");

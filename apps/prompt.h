@@ -40,7 +40,8 @@ struct ContextLimits {
                                                  std::optional<ChatTemplate> chat_template,
                                                  bool ignore_eos);
 
-// No text of more bytes can have fewer than context_tokens tokens.
+// The bytes of a text that is context_tokens times the longest token: what is larger is refused
+// unread. (Only blanks that a tokenizer folds together could make a larger text fit.)
 [[nodiscard]] std::uint64_t most_prompt_bytes(const Tokenizer& tokenizer, int context_tokens);
 
 // Throws Capacity where `text` has at least twice the context's tokens, after encoding about that

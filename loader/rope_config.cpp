@@ -37,6 +37,9 @@ std::string scaling_kind(const JsonObject& block) {
 // Everything but theta.
 RopeParams read_block(const JsonObject& block) {
   RopeParams params;
+  if (block.number("partial_rotary_factor", 0, 1).value_or(1) != 1) {
+    block.fail("partial_rotary_factor", "1");
+  }
   const std::string kind = scaling_kind(block);
   if (kind == "default") return params;
   if (kind != "llama3" && kind != "linear") {

@@ -26,7 +26,7 @@ using layout::Int4Tile;
 using layout::RowOrder;
 
 // Every document that shows the pictures; each is held to them.
-constexpr const char* kDocuments[] = {"kernels/layout/int4_tile.h"};
+constexpr const char* kDocuments[] = {"kernels/layout/int4_tile.h", "kernels/README.md"};
 
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path);

@@ -27,7 +27,7 @@ using layout::KvRawStore;
 constexpr KvPart kParts[] = {KvPart::Key, KvPart::Value};
 
 // Every document that shows the picture of a page; each is held to it.
-constexpr const char* kDocuments[] = {"kernels/layout/kv_page_int4.h"};
+constexpr const char* kDocuments[] = {"kernels/layout/kv_page_int4.h", "kernels/README.md"};
 
 TEST(KvInt4Picture, AHeadHasTheOffsetsDrawn) {
   // The picture of one page takes two lines, with a comment mark between them or not.

@@ -2,7 +2,14 @@
 // for every type of weight, every remainder of tile and register, at any alignment.
 #include "kernels/cpu/vector_loops.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <gtest/gtest.h>
+#include <limits>
+#include <string>
+#include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dot.h"
@@ -86,6 +93,66 @@ TEST_P(VectorLoopsTest, WidenEveryValueExactly) {
     std::vector<float> actual(all.size());
     GetParam()->widen(dtype, all.data(), count, actual.data());
     EXPECT_TRUE(same_bits(expected, actual, {1, count})) << dtype_name(dtype);
+  }
+}
+
+std::vector<float> exponentials(const VectorLoops& loops, std::vector<float> values,
+                                float subtract) {
+  loops.exponentials(values.data(), static_cast<std::int64_t>(values.size()), subtract);
+  return values;
+}
+
+// Every 4099th float from where the result rounds to 0 to where it overflows.
+std::vector<float> arguments_of_exp() {
+  std::vector<float> values;
+  for (const std::uint32_t sign : {0U, 0x80000000U}) {
+    const float limit = sign == 0 ? 88.7F : 104.0F;
+    for (std::uint32_t bits = 0; std::bit_cast<float>(bits) < limit; bits += 4099) {
+      values.push_back(std::bit_cast<float>(sign | bits));
+    }
+  }
+  return values;
+}
+
+TEST_P(VectorLoopsTest, ExponentialsAreWithinOneUnit) {
+  const std::vector<float> values = arguments_of_exp();
+  std::vector<Bounded> expected;
+  for (const float v : values) expected.push_back(exp(Bounded(v)));
+  EXPECT_TRUE(within_bounds(expected, exponentials(*GetParam(), values, 0),
+                            {1, static_cast<std::int64_t>(values.size())}));
+}
+
+TEST_P(VectorLoopsTest, ExponentialsHoldAtTheirEnds) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {-kInfinity, -1e30F, -104, 0, -0.0F, 89, 1e30F, kInfinity};
+  const std::vector<float> expected = {0, 0, 0, 1, 1, kInfinity, kInfinity, kInfinity};
+  EXPECT_TRUE(same_bits(expected, exponentials(*GetParam(), values, 0), {1, 8}));
+  EXPECT_TRUE(std::isnan(exponentials(*GetParam(), {kPoison}, 0)[0]));
+  EXPECT_TRUE(same_bits(std::vector<float>{1}, exponentials(*GetParam(), {3.5F}, 3.5F), {1, 1}));
+}
+
+// All builds against the first, for each length around the registers' widths.
+TEST_P(VectorLoopsTest, ElementwiseLoopsGiveTheBitsOfThePlainestBuildAtEveryLength) {
+  const VectorLoops& plain = *cpu::usable_vector_loops().front();
+  const VectorLoops& loops = *GetParam();
+  for (std::int64_t count = 1; count <= 40; ++count) {
+    const Shape shape = {1, count};
+    const std::vector<float> values = normal_values(count, 6, 20.0F);
+    const std::vector<float> up = normal_values(count, 7);
+    EXPECT_TRUE(same_bits(exponentials(plain, values, 3), exponentials(loops, values, 3), shape));
+
+    std::vector<float> expected(values.size());
+    std::vector<float> actual(values.size());
+    plain.swiglu(values.data(), up.data(), count, expected.data());
+    loops.swiglu(values.data(), up.data(), count, actual.data());
+    EXPECT_TRUE(same_bits(expected, actual, shape));
+
+    expected = values;
+    for (float& v : expected) v *= 0.3F;
+    actual = values;
+    EXPECT_EQ(loops.scale_and_find_maximum(actual.data(), count, 0.3F),
+              *std::max_element(expected.begin(), expected.end()));
+    EXPECT_TRUE(same_bits(expected, actual, shape));
   }
 }
 

@@ -32,7 +32,7 @@ struct EmbedArgs {
 void check(const EmbedArgs& a);
 
 // qkv_rope_append: h = rms_norm(x) * gain; q = rope(h Wq^T) to q_out; rope(h Wk^T) and h Wv^T into
-//                  the cache at each token's own position
+// the cache, at each token's own position
 // shapes    x [M, H], gain [H], q_proj [Nq*D, H], k_proj and v_proj [Nkv*D, H], q_out [M, Nq*D]
 // limits    D even; Nq a multiple of Nkv; positions < rope_positions; pages cover every position
 // layout    pages as layout::KvPageF32, kPageTokens tokens each
@@ -81,7 +81,7 @@ void check(const LinearResidualArgs& a);
 
 // gate_up_swiglu: h = rms_norm(x) * gain; out = silu(h Wg^T) * (h Wu^T)
 // shapes    x [M, H], gain [H], gate_proj and up_proj [F, H], out [M, F]
-// rounding  rms_norm as in qkv_rope_append; silu(v) = v / (1 + exp(-v))
+// rounding  rms_norm as in qkv_rope_append; silu(v) = v / (1 + exp(-v)) step by step in float32
 struct GateUpSwigluArgs {
   MatrixView<const float> x;
   const float* gain = nullptr;
@@ -126,10 +126,15 @@ inline constexpr float kGreedyTemperature = 1e-5F;
 // shapes    logits [R, V]; params [R]; draw_index [R]; history [history_indptr[R]]; next_ids [R]
 // limits    params in the ranges above; history ids in [0, V)
 // penalties over the ids history[history_indptr[i] .. history_indptr[i+1]] (the window that counts)
-// draw      u = philox(seed, draw_index): the same number on every backend; candidates in order of
-//           falling logit, ties by rising id; the first whose running probability sum exceeds u
-//           times the total. At least one candidate survives every stage.
-// faults    a row with a NaN or +-infinite maximum gives -1 (kNoToken), never a token
+// top-k     off from V on; ties at its edge go to the lower ids
+// top-p     the shortest run of candidates, best first, that holds top_p of what top-k left over
+// min-p     min_p = 1 keeps the best candidate alone
+// draw      u = philox_uniform(seed, draw_index): the same number on every backend; candidates in
+//           order of falling logit, ties by rising id; the first whose running probability sum
+//           exceeds u times the total. At least one candidate survives every stage.
+// rounding  float64 from the penalties on; penalised logits back to float32 and into its finite
+//           range
+// faults    a row with a NaN or an infinite maximum gives -1 (kNoToken), never a token
 struct SampleArgs {
   MatrixView<const float> logits;
   const SampleParams* params = nullptr;

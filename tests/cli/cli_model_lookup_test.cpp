@@ -97,6 +97,7 @@ TEST_F(ModelLookup, ListsThePlacesAndWhatToTypeNext) {
   const fs::path empty = folder / "empty";
   fs::create_directories(empty);
   expect_failure(run(empty.string()), 3, {empty.string(), "config.json"});
+  expect_failure(run("org/missing", {{"HOME", std::nullopt}}), 3, {"HOME"});
   expect_failure(run("/nowhere/model"), 3, {"/nowhere/model"});
   expect_failure(run(""), 2, {"-m"});
 }

@@ -92,6 +92,8 @@ class Conversation {
 
   void clear() { messages_.resize(num_fixed_messages_); }
 
+  [[nodiscard]] bool refused_a_turn() const { return refused_a_turn_; }
+
  private:
   [[nodiscard]] std::vector<TokenId> encode_with(const std::string& text) const {
     std::vector<ChatMessage> messages = messages_;
@@ -107,6 +109,7 @@ class Conversation {
         "raise -c",
         turn_, prompt_tokens, limits_.tokens);
     if (options_.reply.single_turn) throw capacity_error("{}", message);
+    refused_a_turn_ = true;
     spdlog::error("{}", message);
     const int code = static_cast<int>(ErrorKind::Capacity);
     Json entry = {{"turn", turn_},
@@ -124,6 +127,7 @@ class Conversation {
   std::vector<ChatMessage> messages_;
   std::size_t num_fixed_messages_ = 0;
   int turn_ = 0;
+  bool refused_a_turn_ = false;
 };
 
 bool is_blank(const std::string& line) {
@@ -233,6 +237,10 @@ int chat(const GenerateOptions& options, Reporter& reporter) {
   int code = first_turn ? loop.say(*first_turn) : 0;
   const bool done = code != 0 || (first_turn && options.reply.single_turn);
   if (!done) code = loop.run();
+  // A script has to be able to tell that a turn went without a reply.
+  if (code == 0 && !loop.is_terminal() && conversation.refused_a_turn()) {
+    code = static_cast<int>(ErrorKind::Capacity);
+  }
   reporter.finish(false);
   return code;
 }

@@ -29,7 +29,8 @@ constexpr const char* kRunNotes =
 
 constexpr const char* kChatNotes =
     "Every line is a turn. /help lists the commands. Without a terminal there are no prompts: one "
-    "reply for\neach line that is not blank. Ctrl-C stops a reply, Ctrl-D leaves.\n"
+    "reply for\neach line that is not blank. Ctrl-C stops a reply, Ctrl-D leaves. Without\n"
+    "a terminal the exit code is 4 where a turn did not fit.\n"
     "-o jsonl prints an object for each reply, -o json one document with all of them at the end.\n";
 
 constexpr const char* kTokenizeNotes =

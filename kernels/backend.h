@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -37,6 +38,14 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+// How many numbers were clipped to the largest of E4M3 since the backend was made: unseen text whose
+// values outgrow the scales that calibration froze.
+struct SaturationCounts {
+  std::uint64_t operands = 0;  // normalised inputs; 0 by the choice of their scale
+  std::uint64_t attention_outputs = 0;
+  std::uint64_t swiglu_outputs = 0;
+};
+
 class Backend {
  public:
   using Procedure = std::function<void()>;
@@ -53,6 +62,8 @@ class Backend {
   virtual void synchronize() = 0;
   // Records `body`, which must only launch ops, for replay. A backend without recording returns it.
   [[nodiscard]] virtual Procedure capture(Procedure body) = 0;
+
+  [[nodiscard]] virtual SaturationCounts saturations() const = 0;
 
   virtual void embed(const EmbedArgs& a) = 0;
   virtual void qkv_rope_append(const QkvRopeAppendArgs& a) = 0;

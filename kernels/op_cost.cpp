@@ -1,22 +1,64 @@
 // Bytes and operations of each op, from its arguments.
 #include "kernels/op_cost.h"
 
+#include <algorithm>
+#include <type_traits>
+
 namespace fut {
 namespace {
 
 constexpr std::int64_t kFloatBytes = 4;
 
-std::int64_t bytes_of(const WeightMatrix& weight) {
+std::int64_t bytes_of(const DenseMatrix& weight) {
   return weight.rows * weight.cols * dtype_bytes(weight.dtype);
 }
 
-template <class T>
-std::int64_t bytes_of(const MatrixView<T>& view) {
-  return view.rows * view.cols * kFloatBytes;
+std::int64_t bytes_of(const Int4Matrix& weight) {
+  return weight.tile.bytes();
 }
 
-std::int64_t product_flops(std::int64_t tokens, const WeightMatrix& weight) {
-  return 2 * tokens * weight.rows * weight.cols;
+// E4m3Matrix, Int8Matrix: a byte a code.
+template <class CodesByRow>
+std::int64_t bytes_of(const CodesByRow& weight) {
+  return weight.rows * (weight.cols + kFloatBytes);
+}
+
+std::int64_t bytes_of(const Weights& weights) {
+  return std::visit([](const auto& weight) { return bytes_of(weight); }, weights);
+}
+
+std::int64_t bytes_of(const ConstActivationView& view) {
+  return view.rows * view.cols * dtype_bytes(view.dtype);
+}
+
+OpCost product(std::int64_t tokens, const Weights& weights) {
+  return {bytes_of(weights), 2 * tokens * weight_rows(weights) * weight_cols(weights)};
+}
+
+// The matrices of QkvWeights or GateUpWeights.
+OpCost products(std::int64_t tokens, std::initializer_list<Weights> matrices) {
+  OpCost sum;
+  for (const Weights& weights : matrices) {
+    const OpCost one = product(tokens, weights);
+    sum.bytes += one.bytes;
+    sum.flops += one.flops;
+  }
+  return sum;
+}
+
+// What attention reads of one sequence's keys and values that stand in the cache.
+std::int64_t cached_bytes(const KvPages& kv, std::int64_t length, std::int64_t /*new_tokens*/) {
+  return 2 * length * kv.page.num_kv_heads * kv.page.head_dim * dtype_bytes(kv.dtype);
+}
+
+std::int64_t cached_bytes(const KvPagesInt4& kv, std::int64_t length, std::int64_t new_tokens) {
+  const std::int64_t begin = length - new_tokens;
+  const std::int64_t sinks = std::min(begin, layout::kSinkTokens);
+  const std::int64_t raw = begin > sinks ? sinks + begin % layout::kTailTokens : sinks;
+  const std::int64_t raw_bytes = kv.page.head_dim * dtype_bytes(DType::BF16);
+  const std::int64_t code_bytes =
+      kv.page.head_dim / 2 + kv.page.num_groups() * layout::KvPageInt4::kParamBytes;
+  return 2 * kv.page.num_kv_heads * (raw * raw_bytes + (begin - raw) * code_bytes);
 }
 
 }  // namespace
@@ -27,36 +69,63 @@ OpCost cost(const EmbedArgs& a) {
 }
 
 OpCost cost(const QkvRopeAppendArgs& a) {
-  const std::int64_t weight_bytes = bytes_of(a.q_proj) + bytes_of(a.k_proj) + bytes_of(a.v_proj);
-  const std::int64_t appended_bytes = a.x.rows * (a.k_proj.rows + a.v_proj.rows) * kFloatBytes;
-  const std::int64_t flops = product_flops(a.x.rows, a.q_proj) + product_flops(a.x.rows, a.k_proj) +
-                             product_flops(a.x.rows, a.v_proj);
-  return {bytes_of(a.x) + weight_bytes + bytes_of(a.q_out) + appended_bytes, flops};
+  OpCost result = std::visit(
+      [&](const auto& w) {
+        if constexpr (std::is_same_v<decltype(w), const QkvMatrices&>) {
+          return products(a.x.rows, {w.q_proj, w.k_proj, w.v_proj});
+        } else {
+          return product(a.x.rows, w);
+        }
+      },
+      a.weights);
+  const std::int64_t kv_elements = 2 * a.x.rows * a.num_kv_heads * a.head_dim;
+  result.bytes += bytes_of(a.x) + bytes_of(a.q_out) + kv_elements * dtype_bytes(a.q_out.dtype);
+  return result;
 }
 
 OpCost cost(const AttentionArgs& a) {
-  std::int64_t cached_tokens = 0;
-  for (int s = 0; s < a.batch.num_sequences; ++s) cached_tokens += a.batch.kv_lengths[s];
+  OpCost result = {bytes_of(a.q) + bytes_of(a.k) + bytes_of(a.v) + bytes_of(a.out), 0};
+  for (int s = 0; s < a.batch.num_sequences; ++s) {
+    const std::int64_t new_tokens = a.batch.q_indptr[s + 1] - a.batch.q_indptr[s];
+    result.bytes += std::visit(
+        [&](const auto& kv) { return cached_bytes(kv, a.batch.kv_lengths[s], new_tokens); }, a.kv);
+  }
   std::int64_t scores = 0;  // of one head
   for (int t = 0; t < a.batch.num_tokens; ++t) scores += a.batch.positions[t] + 1;
-  const std::int64_t cache_bytes = 2 * cached_tokens * a.num_kv_heads * a.head_dim * kFloatBytes;
   // Each score is a dot product over head_dim and weighs one value of head_dim.
-  return {bytes_of(a.q) + cache_bytes + bytes_of(a.out), 4 * scores * a.num_q_heads * a.head_dim};
+  result.flops = 4 * scores * a.num_q_heads * a.head_dim;
+  return result;
 }
 
 OpCost cost(const LinearResidualArgs& a) {
-  return {bytes_of(a.x) + bytes_of(a.weight) + 2 * bytes_of(a.residual),
-          product_flops(a.x.rows, a.weight)};
+  OpCost result = product(a.x.rows, a.weight);
+  result.bytes += bytes_of(a.x) + 2 * bytes_of(a.residual);
+  return result;
 }
 
 OpCost cost(const GateUpSwigluArgs& a) {
-  return {bytes_of(a.x) + bytes_of(a.gate_proj) + bytes_of(a.up_proj) + bytes_of(a.out),
-          product_flops(a.x.rows, a.gate_proj) + product_flops(a.x.rows, a.up_proj)};
+  OpCost result = std::visit(
+      [&](const auto& w) {
+        if constexpr (std::is_same_v<decltype(w), const GateUpMatrices&>) {
+          return products(a.x.rows, {w.gate_proj, w.up_proj});
+        } else {
+          return product(a.x.rows, w);
+        }
+      },
+      a.weights);
+  result.bytes += bytes_of(a.x) + bytes_of(a.out);
+  return result;
 }
 
 OpCost cost(const LmHeadArgs& a) {
-  return {a.num_rows * a.x.cols * kFloatBytes + bytes_of(a.weight) + bytes_of(a.out),
-          product_flops(a.num_rows, a.weight)};
+  OpCost result = product(a.num_rows, a.weight);
+  result.bytes += a.num_rows * a.x.cols * dtype_bytes(a.x.dtype) + bytes_of(a.out);
+  if (a.rescoring.data != nullptr) {
+    const std::int64_t products = a.num_rows * std::min(kRescoredLogits, a.out.cols) * a.x.cols;
+    result.bytes += products * dtype_bytes(a.rescoring.dtype);
+    result.flops += 2 * products;
+  }
+  return result;
 }
 
 OpCost cost(const SampleArgs& a) {

@@ -15,7 +15,7 @@ struct OpCost {
 
 [[nodiscard]] OpCost cost(const EmbedArgs& a);
 [[nodiscard]] OpCost cost(const QkvRopeAppendArgs& a);
-// Reads positions and lengths: the batch must lie in host memory.
+// Reads positions, lengths and q_indptr: the batch must lie in host memory.
 [[nodiscard]] OpCost cost(const AttentionArgs& a);
 [[nodiscard]] OpCost cost(const LinearResidualArgs& a);
 [[nodiscard]] OpCost cost(const GateUpSwigluArgs& a);

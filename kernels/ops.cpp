@@ -1,194 +1,253 @@
 // check() of every op: each line of the contracts in ops.h that the host can verify without reading
-// backend memory. What lies in arrays (ids, positions, pages) is the caller's promise here; the CPU
-// backend, which can read them, checks those too.
+// backend memory. What lies in arrays (ids, positions, pages, exponents) is the caller's promise
+// here; the CPU backend, which can read them, checks those too.
 #include "kernels/ops.h"
 
-#include <initializer_list>
+#include <vector>
 
 #include "kernels/check.h"
+#include "kernels/op_checks.h"
 
 namespace fut {
-namespace {
 
-// The bytes from an array's first to its last element.
-struct ByteRange {
-  const char* name;
-  const void* data;
-  std::int64_t bytes;
-};
-
-template <class T>
-ByteRange range_of(const char* name, const MatrixView<T>& view) {
-  const std::int64_t elements = (view.rows - 1) * view.row_stride + view.cols;
-  return {name, view.data, elements * static_cast<std::int64_t>(sizeof(T))};
-}
-
-ByteRange range_of(const char* name, const WeightMatrix& weight) {
-  return {name, weight.data, weight.rows * weight.cols * dtype_bytes(weight.dtype)};
-}
-
-ByteRange range_of(const char* name, const float* data, std::int64_t elements) {
-  return {name, data, elements * static_cast<std::int64_t>(sizeof(float))};
-}
-
-ByteRange range_of(const char* name, const KvPages& kv) {
-  return range_of(name, kv.data, kv.num_pages * kv.page.elements());
-}
-
-void check_array(const char* op, const char* name, const void* data) {
-  FUT_CHECK(data != nullptr, "{}: {} is null", op, name);
-}
-
-template <class T>
-void check_view(const char* op, const char* name, const MatrixView<T>& view) {
-  check_array(op, name, view.data);
-  FUT_CHECK(view.rows >= 1 && view.cols >= 1, "{}: {} is [{}, {}], both must be at least 1", op,
-            name, view.rows, view.cols);
-  FUT_CHECK(view.row_stride >= view.cols, "{}: {} has row_stride {} below its {} columns", op, name,
-            view.row_stride, view.cols);
-}
-
-void check_weight(const char* op, const char* name, const WeightMatrix& weight) {
-  check_array(op, name, weight.data);
-  FUT_CHECK(weight.rows >= 1 && weight.cols >= 1, "{}: {} is [{}, {}], both must be at least 1", op,
-            name, weight.rows, weight.cols);
-}
-
-void check_equal(const char* op, const char* left_name, std::int64_t left, const char* right_name,
-                 std::int64_t right) {
-  FUT_CHECK(left == right, "{}: {} is {} but {} is {}", op, left_name, left, right_name, right);
-}
-
-void check_eps(const char* op, float eps) {
-  FUT_CHECK(eps >= 0 && eps < 1, "{}: eps is {}, must lie in [0, 1)", op, eps);
-}
-
-// What is written must lie apart from all that is read and from all else that is written.
-void check_apart(const char* op, const ByteRange& written,
-                 std::initializer_list<ByteRange> others) {
-  const auto* begin = static_cast<const char*>(written.data);
-  for (const ByteRange& other : others) {
-    const auto* other_begin = static_cast<const char*>(other.data);
-    FUT_CHECK(begin + written.bytes <= other_begin || other_begin + other.bytes <= begin,
-              "{}: {} ({} bytes) overlaps {} ({} bytes)", op, written.name, written.bytes,
-              other.name, other.bytes);
-  }
-}
-
-void check_heads(const char* op, int num_q_heads, int num_kv_heads, int head_dim) {
-  FUT_CHECK(num_q_heads >= 1 && num_kv_heads >= 1 && num_q_heads % num_kv_heads == 0,
-            "{}: {} query heads do not share {} KV heads evenly", op, num_q_heads, num_kv_heads);
-  FUT_CHECK(head_dim >= 2 && head_dim % 2 == 0, "{}: head_dim is {}, must be even", op, head_dim);
-}
-
-void check_kv(const char* op, const KvPages& kv, int num_kv_heads, int head_dim) {
-  check_array(op, "kv", kv.data);
-  FUT_CHECK(kv.num_pages >= 1, "{}: kv has {} pages", op, kv.num_pages);
-  check_equal(op, "kv.page.num_kv_heads", kv.page.num_kv_heads, "num_kv_heads", num_kv_heads);
-  check_equal(op, "kv.page.head_dim", kv.page.head_dim, "head_dim", head_dim);
-}
-
-void check_batch(const char* op, const RaggedBatch& batch) {
-  FUT_CHECK(batch.num_sequences >= 1 && batch.num_tokens >= 1, "{}: {} tokens of {} sequences", op,
-            batch.num_tokens, batch.num_sequences);
-  check_array(op, "batch.positions", batch.positions);
-  check_array(op, "batch.q_indptr", batch.q_indptr);
-  check_array(op, "batch.kv_indptr", batch.kv_indptr);
-  check_array(op, "batch.page_table", batch.page_table);
-  check_array(op, "batch.kv_lengths", batch.kv_lengths);
-}
-
-}  // namespace
+using namespace op_checks;
 
 void check(const EmbedArgs& a) {
   constexpr const char* kOp = "embed";
   check_array(kOp, "token_ids", a.token_ids);
   FUT_CHECK(a.num_tokens >= 1, "{}: num_tokens is {}", kOp, a.num_tokens);
-  check_weight(kOp, "weight", a.weight);
-  check_view(kOp, "out", a.out);
-  check_equal(kOp, "out.rows", a.out.rows, "num_tokens", a.num_tokens);
-  check_equal(kOp, "out.cols", a.out.cols, "weight.cols", a.weight.cols);
+  check_weights(kOp, "weight", a.weight);
+  check_view(kOp, "out", a.out, a.num_tokens, a.weight.cols);
+  check_dtype(kOp, "out", a.out.dtype, {DType::F32, DType::BF16});
   check_apart(kOp, range_of("out", a.out), {range_of("weight", a.weight)});
 }
 
-void check(const QkvRopeAppendArgs& a) {
-  constexpr const char* kOp = "qkv_rope_append";
-  check_view(kOp, "x", a.x);
-  check_array(kOp, "gain", a.gain);
-  check_eps(kOp, a.eps);
-  check_heads(kOp, a.num_q_heads, a.num_kv_heads, a.head_dim);
-  check_weight(kOp, "q_proj", a.q_proj);
-  check_weight(kOp, "k_proj", a.k_proj);
-  check_weight(kOp, "v_proj", a.v_proj);
-  const std::int64_t q_cols = static_cast<std::int64_t>(a.num_q_heads) * a.head_dim;
-  const std::int64_t kv_cols = static_cast<std::int64_t>(a.num_kv_heads) * a.head_dim;
-  check_equal(kOp, "q_proj.rows", a.q_proj.rows, "num_q_heads * head_dim", q_cols);
-  check_equal(kOp, "k_proj.rows", a.k_proj.rows, "num_kv_heads * head_dim", kv_cols);
-  check_equal(kOp, "v_proj.rows", a.v_proj.rows, "num_kv_heads * head_dim", kv_cols);
-  check_equal(kOp, "q_proj.cols", a.q_proj.cols, "x.cols", a.x.cols);
-  check_equal(kOp, "k_proj.cols", a.k_proj.cols, "x.cols", a.x.cols);
-  check_equal(kOp, "v_proj.cols", a.v_proj.cols, "x.cols", a.x.cols);
-  check_array(kOp, "rope_cos", a.rope_cos);
-  check_array(kOp, "rope_sin", a.rope_sin);
-  FUT_CHECK(a.rope_positions >= 1, "{}: rope_positions is {}", kOp, a.rope_positions);
-  check_batch(kOp, a.batch);
-  check_equal(kOp, "x.rows", a.x.rows, "batch.num_tokens", a.batch.num_tokens);
-  check_kv(kOp, a.kv, a.num_kv_heads, a.head_dim);
-  check_view(kOp, "q_out", a.q_out);
-  check_equal(kOp, "q_out.rows", a.q_out.rows, "batch.num_tokens", a.batch.num_tokens);
-  check_equal(kOp, "q_out.cols", a.q_out.cols, "num_q_heads * head_dim", q_cols);
-  const ByteRange x = range_of("x", a.x);
-  const ByteRange gain = range_of("gain", a.gain, a.x.cols);
-  const ByteRange kv = range_of("kv", a.kv);
-  check_apart(kOp, range_of("q_out", a.q_out),
-              {x, gain, range_of("q_proj", a.q_proj), range_of("k_proj", a.k_proj),
-               range_of("v_proj", a.v_proj), kv});
-  check_apart(kOp, kv, {x, gain});
+namespace {
+
+constexpr const char* kQkv = "qkv_rope_append";
+
+void check_qkv_weights(const QkvRopeAppendArgs& a, std::vector<ByteRange>& read) {
+  const std::int64_t q_rows = static_cast<std::int64_t>(a.num_q_heads) * a.head_dim;
+  const std::int64_t kv_rows = static_cast<std::int64_t>(a.num_kv_heads) * a.head_dim;
+  const auto check_part = [&](const char* name, const Weights& weights, std::int64_t rows) {
+    check_weights(kQkv, name, weights, rows, a.x.cols);
+    check_projection_types(kQkv, name, weights, a.gain, a.x);
+    read.push_back(range_of(name, weights));
+  };
+  if (const auto* apart = std::get_if<QkvMatrices>(&a.weights)) {
+    check_part("q_proj", apart->q_proj, q_rows);
+    check_part("k_proj", apart->k_proj, kv_rows);
+    check_part("v_proj", apart->v_proj, kv_rows);
+    return;
+  }
+  const auto& stacked = std::get<Weights>(a.weights);
+  check_part("weights", stacked, q_rows + 2 * kv_rows);
+  FUT_CHECK(!std::holds_alternative<Int8Matrix>(stacked), "{}: INT8 is for lm_head alone", kQkv);
+  if (std::holds_alternative<E4m3Matrix>(stacked)) {
+    check_power_of_two(kQkv, "operand_scale", a.operand_scale);
+  }
+  if (const auto* int4 = std::get_if<Int4Matrix>(&stacked)) {
+    FUT_CHECK(int4->order == layout::RowOrder::qkv(a.num_q_heads, a.num_kv_heads, a.head_dim),
+              "{}: weights are not in the order of {} query and {} KV heads of {}", kQkv,
+              a.num_q_heads, a.num_kv_heads, a.head_dim);
+  }
 }
 
+// What the op writes: queries, and keys and values either into pages or side by side.
+void check_qkv_outputs(const QkvRopeAppendArgs& a, std::vector<ByteRange>& written) {
+  const std::int64_t tokens = a.batch.num_tokens;
+  const std::int64_t kv_cols = static_cast<std::int64_t>(a.num_kv_heads) * a.head_dim;
+  check_view(kQkv, "q_out", a.q_out, tokens, static_cast<std::int64_t>(a.num_q_heads) * a.head_dim);
+  check_dtype(kQkv, "q_out", a.q_out.dtype, {DType::F32, DType::BF16});
+  if (a.gain != nullptr) check_dtype(kQkv, "q_out beside a gain", a.q_out.dtype, {DType::F32});
+  written.push_back(range_of("q_out", a.q_out));
+  if (a.kv.data != nullptr) {
+    check_absent(kQkv, "k_out", a.k_out.data, "keys go to kv");
+    check_absent(kQkv, "v_out", a.v_out.data, "values go to kv");
+    check_batch(kQkv, a.batch);
+    check_kv(kQkv, a.kv, a.num_kv_heads, a.head_dim);
+    check_dtype(kQkv, "kv beside q_out", a.kv.dtype, {a.q_out.dtype});
+    written.push_back(range_of("kv", a.kv));
+    return;
+  }
+  FUT_CHECK(a.k_out.data != nullptr && a.v_out.data != nullptr,
+            "{}: kv is null and k_out, v_out are {}, {}; one of both is needed", kQkv, a.k_out.data,
+            a.v_out.data);
+  check_view(kQkv, "k_out", a.k_out, tokens, kv_cols);
+  check_view(kQkv, "v_out", a.v_out, tokens, kv_cols);
+  check_dtype(kQkv, "k_out beside q_out", a.k_out.dtype, {a.q_out.dtype});
+  check_dtype(kQkv, "v_out beside q_out", a.v_out.dtype, {a.q_out.dtype});
+  written.push_back(range_of("k_out", a.k_out));
+  written.push_back(range_of("v_out", a.v_out));
+}
+
+}  // namespace
+
+void check(const QkvRopeAppendArgs& a) {
+  check_view(kQkv, "x", a.x);
+  check_eps(kQkv, a.eps);
+  check_heads(kQkv, a.num_q_heads, a.num_kv_heads, a.head_dim);
+  std::vector<ByteRange> read = {range_of("x", a.x)};
+  if (a.gain != nullptr) read.push_back(range_of("gain", a.gain, a.x.cols));
+  check_qkv_weights(a, read);
+  check_array(kQkv, "rope_cos", a.rope_cos);
+  check_array(kQkv, "rope_sin", a.rope_sin);
+  FUT_CHECK(a.rope_positions >= 1, "{}: rope_positions is {}", kQkv, a.rope_positions);
+  check_tokens(kQkv, a.batch);
+  check_equal(kQkv, "x.rows", a.x.rows, "batch.num_tokens", a.batch.num_tokens);
+  std::vector<ByteRange> written;
+  check_qkv_outputs(a, written);
+  check_rotation(kQkv, a.rotation_block, a.head_dim);
+  FUT_CHECK(a.rotation_block == 0 || a.q_out.dtype == DType::BF16,
+            "{}: rotation_block is {}, but q_out is {}; BF16 alone is rotated here", kQkv,
+            a.rotation_block, dtype_name(a.q_out.dtype));
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    check_apart(kQkv, written[i], read);
+    check_apart(kQkv, written[i], std::span<const ByteRange>(written).subspan(i + 1));
+  }
+}
+
+namespace {
+
+constexpr const char* kAttention = "attention";
+
+void check_attention_cache(const AttentionArgs& a, const KvPages& kv) {
+  check_kv(kAttention, kv, a.num_kv_heads, a.head_dim);
+  check_absent(kAttention, "k", a.k.data, "the cache has the keys of the step already");
+  check_absent(kAttention, "v", a.v.data, "the cache has the values of the step already");
+  if (kv.dtype == DType::F32) check_dtype(kAttention, "q", a.q.dtype, {DType::F32});
+  check_apart(kAttention, range_of("out", a.out), {range_of("kv", kv)});
+}
+
+void check_attention_cache(const AttentionArgs& a, const KvPagesInt4& kv) {
+  check_kv(kAttention, kv, a.num_kv_heads, a.head_dim);
+  check_array(kAttention, "batch.raw_slots", a.batch.raw_slots);
+  const std::int64_t kv_cols = static_cast<std::int64_t>(a.num_kv_heads) * a.head_dim;
+  check_view(kAttention, "k", a.k, a.q.rows, kv_cols);
+  check_view(kAttention, "v", a.v, a.q.rows, kv_cols);
+  check_dtype(kAttention, "k beside q", a.k.dtype, {a.q.dtype});
+  check_dtype(kAttention, "v beside q", a.v.dtype, {a.q.dtype});
+  const ByteRange read[] = {range_of("q", a.q), range_of("k", a.k), range_of("v", a.v)};
+  const ByteRange pages = {"kv", kv.data, kv.num_pages * kv.page.bytes()};
+  const ByteRange raw = {"kv.raw", kv.raw, kv.num_raw_slots * kv.raw_rows.elements() * 2};
+  check_apart(kAttention, pages, read);
+  check_apart(kAttention, raw, read);
+  check_apart(kAttention, pages, {raw});
+  check_apart(kAttention, range_of("out", a.out), {read[1], read[2], pages, raw});
+}
+
+}  // namespace
+
 void check(const AttentionArgs& a) {
-  constexpr const char* kOp = "attention";
-  check_view(kOp, "q", a.q);
-  check_heads(kOp, a.num_q_heads, a.num_kv_heads, a.head_dim);
-  check_batch(kOp, a.batch);
-  check_kv(kOp, a.kv, a.num_kv_heads, a.head_dim);
+  check_heads(kAttention, a.num_q_heads, a.num_kv_heads, a.head_dim);
+  check_batch(kAttention, a.batch);
   const std::int64_t q_cols = static_cast<std::int64_t>(a.num_q_heads) * a.head_dim;
-  check_equal(kOp, "q.rows", a.q.rows, "batch.num_tokens", a.batch.num_tokens);
-  check_equal(kOp, "q.cols", a.q.cols, "num_q_heads * head_dim", q_cols);
-  check_view(kOp, "out", a.out);
-  check_equal(kOp, "out.rows", a.out.rows, "batch.num_tokens", a.batch.num_tokens);
-  check_equal(kOp, "out.cols", a.out.cols, "num_q_heads * head_dim", q_cols);
-  check_apart(kOp, range_of("out", a.out), {range_of("q", a.q), range_of("kv", a.kv)});
+  check_view(kAttention, "q", a.q, a.batch.num_tokens, q_cols);
+  check_dtype(kAttention, "q", a.q.dtype, {DType::F32, DType::BF16});
+  check_view(kAttention, "out", a.out, a.batch.num_tokens, q_cols);
+  std::visit([&](const auto& kv) { check_attention_cache(a, kv); }, a.kv);
+
+  const auto* pages = std::get_if<KvPages>(&a.kv);
+  const bool plain = pages != nullptr && pages->dtype == DType::F32;
+  if (plain) {
+    check_dtype(kAttention, "out", a.out.dtype, {DType::F32});
+  } else {
+    check_dtype(kAttention, "out", a.out.dtype, {DType::BF16, DType::F16, DType::E4M3});
+  }
+  if (a.out.dtype == DType::E4M3) {
+    check_array(kAttention, "out_scales", a.out_scales);
+  } else {
+    check_absent(kAttention, "out_scales", a.out_scales, "out is not E4M3");
+  }
+  check_rotation(kAttention, a.rotation_block, a.head_dim);
+  FUT_CHECK(a.rotation_block == 0 || (a.q.dtype == DType::F32 && !plain),
+            "{}: rotation_block is {} with q {} and a cache that is {}; rotated here is F32 q that "
+            "is rounded afterwards",
+            kAttention, a.rotation_block, dtype_name(a.q.dtype), plain ? "F32" : "narrower");
+  check_apart(kAttention, range_of("out", a.out), {range_of("q", a.q)});
 }
 
 void check(const LinearResidualArgs& a) {
   constexpr const char* kOp = "linear_residual";
   check_view(kOp, "x", a.x);
-  check_weight(kOp, "weight", a.weight);
-  check_view(kOp, "residual", a.residual);
-  check_equal(kOp, "x.cols", a.x.cols, "weight.cols", a.weight.cols);
-  check_equal(kOp, "residual.rows", a.residual.rows, "x.rows", a.x.rows);
-  check_equal(kOp, "residual.cols", a.residual.cols, "weight.rows", a.weight.rows);
+  check_weights(kOp, "weight", a.weight);
+  check_equal(kOp, "x.cols", a.x.cols, "weight.cols", weight_cols(a.weight));
+  check_view(kOp, "residual", a.residual, a.x.rows, weight_rows(a.weight));
+  FUT_CHECK(!std::holds_alternative<Int8Matrix>(a.weight), "{}: INT8 is for lm_head alone", kOp);
+  if (const DenseMatrix* dense = as_dense(a.weight)) {
+    check_dtype(kOp, "x", a.x.dtype, {DType::F32, DType::BF16});
+    if (a.x.dtype == DType::BF16) check_dtype(kOp, "weight", dense->dtype, {DType::BF16});
+  } else if (const auto* int4 = std::get_if<Int4Matrix>(&a.weight)) {
+    check_dtype(kOp, "x", a.x.dtype, {DType::F16});
+    FUT_CHECK(int4->order.kind == layout::RowOrder::Kind::Natural,
+              "{}: weight is in an order of its own, must be as it comes", kOp);
+  } else {
+    check_dtype(kOp, "x", a.x.dtype, {DType::E4M3});
+    check_power_of_two(kOp, "x_scale", a.x_scale);
+  }
+  if (a.x.dtype != DType::F16) {
+    check_absent(kOp, "x_exponents", a.x_exponents, "the weight is not INT4");
+  }
+  const bool wide = a.x.dtype == DType::F32 || a.x.dtype == DType::F16;
+  if (wide) {
+    check_dtype(kOp, "residual", a.residual.dtype, {DType::F32});
+  } else {
+    check_dtype(kOp, "residual", a.residual.dtype, {DType::F32, DType::BF16});
+  }
   check_apart(kOp, range_of("residual", a.residual),
               {range_of("x", a.x), range_of("weight", a.weight)});
 }
 
+namespace {
+
+constexpr const char* kGateUp = "gate_up_swiglu";
+
+// The type of out that goes with stacked weights, and what else comes with it.
+DType check_stacked_gate_up(const GateUpSwigluArgs& a, const Weights& stacked) {
+  check_weights(kGateUp, "weights", stacked, 2 * a.out.cols, a.x.cols);
+  check_projection_types(kGateUp, "weights", stacked, a.gain, a.x);
+  FUT_CHECK(!std::holds_alternative<Int8Matrix>(stacked), "{}: INT8 is for lm_head alone", kGateUp);
+  if (std::holds_alternative<E4m3Matrix>(stacked)) {
+    check_power_of_two(kGateUp, "operand_scale", a.operand_scale);
+    check_power_of_two(kGateUp, "out_scale", a.out_scale);
+    return DType::E4M3;
+  }
+  if (const auto* int4 = std::get_if<Int4Matrix>(&stacked)) {
+    FUT_CHECK(int4->order == layout::RowOrder::gate_up(static_cast<int>(a.out.cols)),
+              "{}: weights are not in the order of {} gate and up channels", kGateUp, a.out.cols);
+    check_array(kGateUp, "out_exponents", a.out_exponents);
+    return DType::F16;
+  }
+  return a.gain != nullptr ? DType::F32 : DType::BF16;
+}
+
+}  // namespace
+
 void check(const GateUpSwigluArgs& a) {
-  constexpr const char* kOp = "gate_up_swiglu";
-  check_view(kOp, "x", a.x);
-  check_array(kOp, "gain", a.gain);
-  check_eps(kOp, a.eps);
-  check_weight(kOp, "gate_proj", a.gate_proj);
-  check_weight(kOp, "up_proj", a.up_proj);
-  check_view(kOp, "out", a.out);
-  check_equal(kOp, "gate_proj.cols", a.gate_proj.cols, "x.cols", a.x.cols);
-  check_equal(kOp, "up_proj.cols", a.up_proj.cols, "x.cols", a.x.cols);
-  check_equal(kOp, "up_proj.rows", a.up_proj.rows, "gate_proj.rows", a.gate_proj.rows);
-  check_equal(kOp, "out.rows", a.out.rows, "x.rows", a.x.rows);
-  check_equal(kOp, "out.cols", a.out.cols, "gate_proj.rows", a.gate_proj.rows);
-  check_apart(kOp, range_of("out", a.out),
-              {range_of("x", a.x), range_of("gain", a.gain, a.x.cols),
-               range_of("gate_proj", a.gate_proj), range_of("up_proj", a.up_proj)});
+  check_view(kGateUp, "x", a.x);
+  check_eps(kGateUp, a.eps);
+  check_view(kGateUp, "out", a.out);
+  check_equal(kGateUp, "out.rows", a.out.rows, "x.rows", a.x.rows);
+  const ByteRange out = range_of("out", a.out);
+  DType wanted = a.gain != nullptr ? DType::F32 : DType::BF16;
+  if (const auto* apart = std::get_if<GateUpMatrices>(&a.weights)) {
+    check_weights(kGateUp, "gate_proj", apart->gate_proj, a.out.cols, a.x.cols);
+    check_weights(kGateUp, "up_proj", apart->up_proj, a.out.cols, a.x.cols);
+    check_projection_types(kGateUp, "gate_proj", apart->gate_proj, a.gain, a.x);
+    check_projection_types(kGateUp, "up_proj", apart->up_proj, a.gain, a.x);
+    check_apart(kGateUp, out,
+                {range_of("gate_proj", apart->gate_proj), range_of("up_proj", apart->up_proj)});
+  } else {
+    const auto& stacked = std::get<Weights>(a.weights);
+    wanted = check_stacked_gate_up(a, stacked);
+    check_apart(kGateUp, out, {range_of("weights", stacked)});
+  }
+  check_dtype(kGateUp, "out", a.out.dtype, {wanted});
+  if (wanted != DType::F16) {
+    check_absent(kGateUp, "out_exponents", a.out_exponents, "the weights are not INT4");
+  }
+  check_apart(kGateUp, out, {range_of("x", a.x)});
+  if (a.gain != nullptr) check_apart(kGateUp, out, {range_of("gain", a.gain, a.x.cols)});
 }
 
 void check(const LmHeadArgs& a) {
@@ -196,16 +255,22 @@ void check(const LmHeadArgs& a) {
   check_view(kOp, "x", a.x);
   check_array(kOp, "rows", a.rows);
   FUT_CHECK(a.num_rows >= 1, "{}: num_rows is {}", kOp, a.num_rows);
-  check_array(kOp, "gain", a.gain);
   check_eps(kOp, a.eps);
-  check_weight(kOp, "weight", a.weight);
-  check_view(kOp, "out", a.out);
-  check_equal(kOp, "weight.cols", a.weight.cols, "x.cols", a.x.cols);
-  check_equal(kOp, "out.rows", a.out.rows, "num_rows", a.num_rows);
-  check_equal(kOp, "out.cols", a.out.cols, "weight.rows", a.weight.rows);
-  check_apart(
-      kOp, range_of("out", a.out),
-      {range_of("x", a.x), range_of("gain", a.gain, a.x.cols), range_of("weight", a.weight)});
+  check_weights(kOp, "weight", a.weight);
+  check_equal(kOp, "weight.cols", weight_cols(a.weight), "x.cols", a.x.cols);
+  FUT_CHECK(as_dense(a.weight) != nullptr || std::holds_alternative<Int8Matrix>(a.weight),
+            "{}: weight is neither dense nor INT8", kOp);
+  check_projection_types(kOp, "weight", a.weight, a.gain, a.x);
+  if (a.rescoring.data != nullptr) {
+    FUT_CHECK(as_dense(a.weight) == nullptr, "{}: rescoring is given, but weight is not INT8", kOp);
+    check_weights(kOp, "rescoring", a.rescoring, weight_rows(a.weight), a.x.cols);
+    check_dtype(kOp, "rescoring", a.rescoring.dtype, {DType::BF16});
+  }
+  check_view(kOp, "out", a.out, a.num_rows, weight_rows(a.weight));
+  const ByteRange out = range_of("out", a.out);
+  check_apart(kOp, out, {range_of("x", a.x), range_of("weight", a.weight)});
+  if (a.rescoring.data != nullptr) check_apart(kOp, out, {range_of("rescoring", a.rescoring)});
+  if (a.gain != nullptr) check_apart(kOp, out, {range_of("gain", a.gain, a.x.cols)});
 }
 
 void check(const SampleArgs& a) {

@@ -3,105 +3,187 @@
 //
 // Shared rules. Views are row-major with row_stride >= cols. Pointers are backend memory. Nothing
 // may overlap unless `aliasing` says so; check() holds the large outputs against the large inputs,
-// for the small arrays (batch, rows, ids, parameters) the caller promises it. Everything is float32
-// unless a line says otherwise.
+// for the small arrays (batch, rows, ids, parameters) the caller promises it.
 //
-// Dot products of the CPU backend run over 16 fixed partial sums: lane l adds the products of
+// Numbers. What an op computes with is decided by the types of its weights and views, and is written
+// down once, in the table "Who rounds what" of kernels/README.md, whose columns are called here
+//   plain   DenseMatrix with a gain: float32 throughout
+//   bf16    DenseMatrix of BF16 without a gain (it is folded into the weights)
+//   fp8     E4m3Matrix, no gain (folded in)
+//   int4    Int4Matrix, no gain (folded in)
+// T(v) is v rounded to type T, to the nearest, ties to even, E4M3 and F16 saturating at their
+// largest number. Sums are float32 whatever the types.
+//
+// Sums of products of the CPU backend run over 16 fixed partial sums: lane l adds the products of
 // columns l, l+16, l+32, ... in ascending order (columns past the last multiple of 16 go to lanes
 // 0, 1, ...), then lanes are added pairwise: l and l+8, l and l+4, l and l+2, l and l+1. So a
-// result depends neither on the number of threads nor on the rows beside it.
+// result depends neither on the number of threads nor on the rows beside it. dot(a, b) is that;
+// another backend may add in another order where no line says otherwise.
+//
+// proj(x, W), the product with normalised or plain inputs, for one token, with
+// r = 1 / sqrt(dot(x, x) / K + eps):
+//   plain   dot((x * r) * gain, W[n])
+//   bf16    dot(BF16(x * r), W[n])
+//   fp8     dot(E4M3((x * r) * operand_scale), codes[n]) * (row_scales[n] / operand_scale)
+//   int4    r * merge over the 16 segments of K (layout/k_segments.h) of
+//             the sum over the segment's groups, ascending, starting from +0, of
+//             scale[n, group] * dot over the group's columns of (F16(x), code[n])
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "kernels/tensor.h"
 
 namespace fut {
 
-// embed: X[m] = float(W[token_ids[m]])
-// shapes    token_ids [M], weight [V, H] (rows contiguous), out [M, H]
-// limits    M >= 1; 0 <= token_ids[m] < V (caller promises)
-// rounding  none: BF16 and F16 are exact in float32
-// bound     bytes: M * H * (dtype + 4)
+// embed: X[m] = T(W[token_ids[m]]), T the type of out
+// shapes    token_ids [M], weight [V, H], out [M, H]
+// limits    M >= 1; 0 <= token_ids[m] < V (caller promises); out F32 or BF16
+// bound     bytes: M * H * (dtype + out dtype)
 struct EmbedArgs {
   const std::int32_t* token_ids = nullptr;
   std::int64_t num_tokens = 0;
-  WeightMatrix weight;
-  MatrixView<float> out;
+  DenseMatrix weight;
+  ActivationView out;
 };
 void check(const EmbedArgs& a);
 
-// qkv_rope_append: h = rms_norm(x) * gain; q = rope(h Wq^T) to q_out; rope(h Wk^T) and h Wv^T into
-// the cache, at each token's own position
-// shapes    x [M, H], gain [H], q_proj [Nq*D, H], k_proj and v_proj [Nkv*D, H], q_out [M, Nq*D]
-// limits    D even; Nq a multiple of Nkv; positions < rope_positions; pages cover every position
-// layout    pages as layout::KvPageF32, kPageTokens tokens each
+// The three projections of attention: apart, or stacked (q, then k, then v) as one matrix.
+struct QkvMatrices {
+  DenseMatrix q_proj, k_proj, v_proj;
+};
+using QkvWeights = std::variant<QkvMatrices, Weights>;
+
+// Gate and up: apart, or stacked (gate, then up; GateUp order where the matrix has an order).
+struct GateUpMatrices {
+  DenseMatrix gate_proj, up_proj;
+};
+using GateUpWeights = std::variant<GateUpMatrices, Weights>;
+
+// qkv_rope_append: q = rope(proj(x, Wq)) to q_out; k = rope(proj(x, Wk)) and v = proj(x, Wv) into
+// the cache, at each token's own position, or to k_out and v_out, from where `attention` takes them
+// shapes    x [M, H], gain [H] or null, weights [(Nq + 2 Nkv) * D, H], q_out [M, Nq*D], k_out and
+//           v_out [M, Nkv*D]
+// limits    D even; Nq a multiple of Nkv; positions < rope_positions; pages cover every position;
+//           exactly one of `kv` and `k_out, v_out` is given
+// types     x F32 or BF16 (fp8, bf16); outputs and cache: all F32, or all BF16; plain F32 alone;
+//           an Int4Matrix is in the order RowOrder::qkv
 // rope      pair i of a head is (v[i], v[i + D/2]); rotated by cos/sin row `position` of the table
-// rounding  rms_norm: mean of squares as a dot product of x with itself, 1/sqrt(mean + eps), then
-//           (x * that) * gain
+// rotation  rotation_block > 0 (BF16 outputs alone): after RoPE each block of that many dims of a
+//           q or k head is multiplied by a Hadamard matrix as numeric/hadamard.h has it, in float32
+// rounding  proj; RoPE: two products and one sum, in float32; rotation; then once to the type
 struct QkvRopeAppendArgs {
-  MatrixView<const float> x;
+  ConstActivationView x;
   const float* gain = nullptr;
   float eps = 0;
-  WeightMatrix q_proj, k_proj, v_proj;
+  QkvWeights weights;
+  float operand_scale = 1;  // fp8: a power of two
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
   const float* rope_cos = nullptr;  // [rope_positions, D/2]
   const float* rope_sin = nullptr;
   int rope_positions = 0;
+  int rotation_block = 0;
   RaggedBatch batch;
-  KvPages kv;
-  MatrixView<float> q_out;
+  KvPages kv;  // data null: to k_out and v_out
+  ActivationView q_out, k_out, v_out;
 };
 void check(const QkvRopeAppendArgs& a);
 
-// attention: causal attention of every token of the step over its own sequence's cache, its own
-//            key included (the cache was appended before). One op for prefill and decode.
+// attention: causal attention of every token of the step over its own sequence's keys, its own
+//            included. One op for prefill and decode.
 // shapes    q [M, Nq*D], out [M, Nq*D]; query head h reads KV head h / (Nq/Nkv)
-// rounding  scores = dot(q, k) * 1/sqrt(D); maximum, exp and their sum in float32, keys ascending;
-//           out = (sum_i p_i v_i) / sum_i p_i, keys ascending
+// limits    with KvPages the keys of the step are in the cache already and k, v are not given; with
+//           KvPagesInt4 they are k and v [M, Nkv*D], of q's type, and the op stores them afterwards
+// types     q, cache: F32, F32; else q F32 or BF16 and the cache BF16 or INT4
+//           out F32 where q and cache are F32; else BF16, F16, or E4M3 with out_scales
+// rotation  rotation_block > 0 (F32 q and k with an INT4 cache alone, where qkv_rope_append did not
+//           rotate): q and k are rotated as there, before they are rounded
+// rounding  plain (F32 q and cache): scores = dot(q, k) * 1/sqrt(D); maximum, exp and their sum in
+//           float32, keys ascending; out = (sum_i p_i v_i) / sum_i p_i, keys ascending
+//           else q and k and v are rounded to BF16; scores as above; p_i = exp(score - maximum);
+//           out = T((sum_i BF16(p_i) v_i) / sum_i p_i), the lower sum over unrounded p_i
+// int4      key i < begin (`begin` being the first position of its sequence in this step) is read
+//           as stored: raw where layout::is_raw(i, begin), else as codes u with scale s and minimum
+//           m a group of dims, number = m + s * u; keys of the step are read from k and v
+//           BF16 q (prefill): codes are widened to BF16(m + s * u), s * u rounded first, and used
+//           like raw keys: each sum runs over all keys, ascending
+//           F32 q (decode): a coded key's dot(q, k) is the sum over its groups, ascending, of
+//           s * dot(u, q) + m * dot(ones, q); sums over coded keys (C) and over raw ones (R) run
+//           apart, each ascending, u and m of the group that the dim belongs to:
+//           out = T(((sum_C F16(p_i * s_i) u_i + sum_C p_i * m_i) + sum_R BF16(p_i) v_i) /
+//                   (sum_C p_i + sum_R p_i))
+//           F16 here rounds to subnormals and to zero; p_i * s_i and p_i * m_i take unrounded p_i
+// store     k and v in BF16 (after rotation) go to the sink row of positions < kSinkTokens and to
+//           the tail row of every position >= 16 * floor(end / 16), end the length after the step;
+//           blocks of 16 positions >= kSinkTokens that are complete now and were not at `begin` are
+//           packed (numeric/kv_int4.h) from their rows in the tail and in k and v
 // aliasing  out may not be q
 struct AttentionArgs {
-  MatrixView<const float> q;
+  ConstActivationView q;
+  ConstActivationView k, v;  // INT4 cache alone
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int rotation_block = 0;
   RaggedBatch batch;
-  KvPages kv;
-  MatrixView<float> out;
+  KvCacheView kv;
+  const float* out_scales = nullptr;  // E4M3 out: [Nkv], powers of two; out = E4M3(o * scale)
+  ActivationView out;
 };
 void check(const AttentionArgs& a);
 
-// linear_residual: R += X W^T (o_proj and down_proj)
-// shapes    x [M, K], weight [N, K], residual [M, N] read and written
-// rounding  the dot product, then one addition
+// linear_residual: R = T(R + x W^T), T the type of R (o_proj and down_proj)
+// shapes    x [M, K], weight [N, K], residual [M, N] read and written, x_exponents [M] or null
+// types     x F32 with any dense type (plain); BF16 with BF16; E4M3 with E4m3Matrix; F16 with
+//           Int4Matrix in natural order. Residual F32, or BF16 (bf16 and fp8)
+// rounding  plain, bf16: dot(x, W[n]), then one addition
+//           fp8: dot(x, codes[n]) * (row_scales[n] / x_scale), then one addition
+//           int4: the merge of proj without r, times 2^x_exponents[m] (exact), then one addition
 struct LinearResidualArgs {
-  MatrixView<const float> x;
-  WeightMatrix weight;
-  MatrixView<float> residual;
+  ConstActivationView x;
+  float x_scale = 1;                          // fp8: what x was multiplied by; a power of two
+  const std::int32_t* x_exponents = nullptr;  // int4: x holds the values times 2^-exponent
+  Weights weight;
+  ActivationView residual;
 };
 void check(const LinearResidualArgs& a);
 
-// gate_up_swiglu: h = rms_norm(x) * gain; out = silu(h Wg^T) * (h Wu^T)
-// shapes    x [M, H], gain [H], gate_proj and up_proj [F, H], out [M, F]
-// rounding  rms_norm as in qkv_rope_append; silu(v) = v / (1 + exp(-v)) step by step in float32
+// gate_up_swiglu: out = silu(proj(x, Wg)) * proj(x, Wu)
+// shapes    x [M, H], gain [H] or null, weights [2 F, H], out [M, F], out_exponents [M]
+// types     x F32 or BF16 (fp8, bf16); out F32 (plain), BF16 (bf16), E4M3 (fp8), F16 (int4)
+// rounding  proj; silu(v) = v / (1 + exp(-v)) step by step in float32; h = silu * up; then
+//           bf16: BF16(h); fp8: E4M3(h * out_scale); int4: F16(h * 2^-e) with e =
+//           swiglu_exponent(largest |h| of the token) of numeric/activation_scales.h
 struct GateUpSwigluArgs {
-  MatrixView<const float> x;
+  ConstActivationView x;
   const float* gain = nullptr;
   float eps = 0;
-  WeightMatrix gate_proj, up_proj;
-  MatrixView<float> out;
+  GateUpWeights weights;
+  float operand_scale = 1;                // fp8: a power of two
+  float out_scale = 1;                    // fp8: a power of two
+  std::int32_t* out_exponents = nullptr;  // int4
+  ActivationView out;
 };
 void check(const GateUpSwigluArgs& a);
 
-// lm_head: logits of chosen rows: out[i] = (rms_norm(x[rows[i]]) * gain) W^T
-// shapes    x [M, H], rows [R] (ascending: caller promises), gain [H], weight [V, H], out [R, V]
-// limits    R >= 1; 0 <= rows[i] < M (caller promises)
-// rounding  rms_norm as in qkv_rope_append
+// lm_head: logits of chosen rows: out[i] = proj(x[rows[i]], W)
+// shapes    x [M, H], rows [R] (ascending: caller promises), gain [H] or null, weight [V, H],
+//           out [R, V]
+// limits    R >= 1; 0 <= rows[i] < M (caller promises); weight dense (plain, bf16) or Int8Matrix
+// types     x F32 or BF16 (bf16, Int8Matrix); out F32
+// rounding  plain, bf16: proj
+//           Int8Matrix, without a gain: (dot(F16(x), codes[n]) * row_scales[n]) * r
+// rescoring with an Int8Matrix: a BF16 matrix of the same shape. The kRescoredLogits largest logits
+//           of a row (ties to the lower id, a NaN below all others) are computed once more from it,
+//           as bf16; those below keep their INT8 values. data null: off
+inline constexpr std::int64_t kRescoredLogits = 64;
 struct LmHeadArgs {
-  MatrixView<const float> x;
+  ConstActivationView x;
   const std::int32_t* rows = nullptr;
   std::int64_t num_rows = 0;
   const float* gain = nullptr;
   float eps = 0;
-  WeightMatrix weight;
+  Weights weight;
+  DenseMatrix rescoring;
   MatrixView<float> out;
 };
 void check(const LmHeadArgs& a);

@@ -1,122 +1,168 @@
-// attention on the CPU: for each token and KV head, scores of all visible keys page by page, then
-// softmax in two passes, then the weighted sum of values page by page.
+// attention on the CPU: for each tile of queries, scores of all keys chunk by chunk, then softmax in
+// two passes, then the weighted sum of values chunk by chunk. An INT4 cache is written afterwards,
+// when nobody reads it any more.
 #include <algorithm>
-#include <cmath>
 
+#include "kernels/cpu/attention_int4.h"
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/kv_store.h"
 #include "kernels/cpu/ragged.h"
+#include "kernels/numeric/formats.h"
+#include "kernels/numeric/hadamard.h"
 
 namespace fut::cpu {
 namespace {
 
-// Query heads of one token that read the same KV head.
-struct HeadGroup {
-  std::int64_t token = 0;
-  int first_q_head = 0;
-  int num_q_heads = 0;
-  int kv_head = 0;
-};
+using layout::KvPart;
 
-// The heads of every token, cut into groups of heads_per_group that never span two KV heads.
-struct Grouping {
-  int heads_per_kv_head = 1;
-  int heads_per_group = 1;
-  int groups_per_token = 1;
-
-  Grouping(const AttentionArgs& a, int num_threads)
-      : heads_per_kv_head(a.num_q_heads / a.num_kv_heads) {
-    // One pass over the keys serves all heads of a KV head, unless that leaves threads idle.
-    const std::int64_t whole_groups = a.q.rows * a.num_kv_heads;
-    heads_per_group = whole_groups >= num_threads ? heads_per_kv_head : 1;
-    groups_per_token = a.num_q_heads / heads_per_group;
-  }
-
-  [[nodiscard]] HeadGroup at(std::int64_t i) const {
-    const int first_q_head = static_cast<int>(i % groups_per_token) * heads_per_group;
-    return {i / groups_per_token, first_q_head, heads_per_group, first_q_head / heads_per_kv_head};
-  }
-};
-
-// Calls fn(page, first key, number of keys) for each page of the sequence's first num_keys tokens.
+// Calls fn(first, number of keys) for each chunk of keys that the tile sees: each lies in one page.
 template <class Fn>
-void for_each_page(const AttentionArgs& a, int sequence, std::int64_t num_keys, const Fn& fn) {
-  for (std::int64_t first = 0; first < num_keys; first += layout::kPageTokens) {
-    fn(page_of_position(a.batch, a.kv, sequence, first), first,
-       std::min<std::int64_t>(layout::kPageTokens, num_keys - first));
+void for_each_chunk(const Tile& tile, const Fn& fn) {
+  for (std::int64_t first = 0; first < tile.num_keys(); first += kChunkKeys) {
+    fn(first, std::min(kChunkKeys, tile.num_keys() - first));
   }
 }
 
-// Turns each row of dot products into exp(score - maximum of the row).
-void exponentiate(const VectorLoops& loops, float* scores, int num_rows, std::int64_t num_keys,
-                  float scale) {
-  for (int row = 0; row < num_rows; ++row) {
-    float* values = scores + row * num_keys;
-    const float maximum = loops.scale_and_find_maximum(values, num_keys, scale);
-    loops.exponentials(values, num_keys, maximum);
+// Where keys come from: rows(part, first, count, buffer) gives rows first .. first + count - 1 of
+// the tile's head as floats without gaps, in `buffer` or where they lie.
+struct RowsOfPages {
+  const VectorLoops& loops;
+  const AttentionArgs& a;
+  const KvPages& kv;
+  const Tile& tile;
+
+  const float* operator()(KvPart part, std::int64_t first, std::int64_t count,
+                          float* buffer) const {
+    const std::int64_t offset =
+        part == KvPart::Key ? kv.page.k_offset(tile.kv_head, 0) : kv.page.v_offset(tile.kv_head, 0);
+    if (kv.dtype == DType::F32) {
+      return page_of_position<float>(a.batch, kv, tile.sequence, first) + offset;
+    }
+    const auto* page = page_of_position<std::uint16_t>(a.batch, kv, tile.sequence, first);
+    loops.widen(kv.dtype, page + offset, count * a.head_dim, buffer);
+    return buffer;
   }
-}
+};
+struct RowsOfCodes {
+  const KvHeadInt4& head;
 
-// The sum of each row, keys ascending. All rows go along together: one addition of a row has to
-// wait for the one before it, but not for those of other rows.
-void add_up_rows(const float* values, int num_rows, std::int64_t num_keys, float* sums) {
-  std::fill_n(sums, num_rows, 0.0F);
-  for (std::int64_t i = 0; i < num_keys; ++i) {
-    for (int row = 0; row < num_rows; ++row) sums[row] += values[row * num_keys + i];
+  const float* operator()(KvPart part, std::int64_t first, std::int64_t count,
+                          float* buffer) const {
+    head.rows(part, first, count, buffer);
+    return buffer;
   }
-}
+};
 
-// `scores`: as many rows of position + 1 floats as the group has heads; `sums`: one float each.
-void attend(const VectorLoops& loops, const AttentionArgs& a, const HeadGroup& group, float* scores,
-            float* sums) {
-  const int sequence = sequence_of_token(a.batch, group.token);
-  const std::int64_t num_keys = std::int64_t{a.batch.positions[group.token]} + 1;
-  const std::int64_t first_col = static_cast<std::int64_t>(group.first_q_head) * a.head_dim;
-  const float* q = a.q.row(group.token) + first_col;
-  float* out = a.out.row(group.token) + first_col;
-
-  for_each_page(a, sequence, num_keys, [&](const float* page, std::int64_t first, std::int64_t n) {
-    const float* keys = page + a.kv.page.k_offset(group.kv_head, 0);
-    loops.dots({q, a.head_dim, group.num_q_heads, DType::F32, keys, a.head_dim, n, a.head_dim,
-                scores + first, num_keys});
+// memory.out and memory.sums over rows of numbers; `round` says whether probabilities meet values
+// as BF16.
+template <class Rows>
+void attend_to_numbers(const VectorLoops& loops, const AttentionArgs& a, const Tile& tile,
+                       const Rows& rows, bool round, const TileMemory& memory) {
+  for_each_chunk(tile, [&](std::int64_t first, std::int64_t count) {
+    loops.dots({memory.q, a.head_dim, tile.rows(), DType::F32,
+                rows(KvPart::Key, first, count, memory.keys), a.head_dim, count, a.head_dim,
+                memory.scores + first, tile.num_keys()});
   });
-  const float scale = 1.0F / std::sqrt(static_cast<float>(a.head_dim));
-  exponentiate(loops, scores, group.num_q_heads, num_keys, scale);
-  add_up_rows(scores, group.num_q_heads, num_keys, sums);
-  std::fill_n(out, static_cast<std::int64_t>(group.num_q_heads) * a.head_dim, 0.0F);
-  for_each_page(a, sequence, num_keys, [&](const float* page, std::int64_t first, std::int64_t n) {
-    const float* values = page + a.kv.page.v_offset(group.kv_head, 0);
-    loops.add_weighted_rows({scores + first, num_keys, values, a.head_dim, n, a.head_dim, out,
-                             a.head_dim, group.num_q_heads});
+  softmax_numerators(loops, tile, a.head_dim, memory.scores);
+  std::fill_n(memory.sums, tile.rows(), 0.0F);
+  add_probabilities(tile, memory.scores, 0, tile.num_keys(), memory.sums);
+  if (round) round_probabilities(tile, 0, tile.num_keys(), memory.scores);
+  std::fill_n(memory.out, std::int64_t{tile.rows()} * a.head_dim, 0.0F);
+  for_each_chunk(tile, [&](std::int64_t first, std::int64_t count) {
+    add_values(loops, tile, memory.scores, first, count,
+               rows(KvPart::Value, first, count, memory.keys), a.head_dim, memory.out);
   });
-  for (int head = 0; head < group.num_q_heads; ++head) {
-    for (int d = 0; d < a.head_dim; ++d) out[head * a.head_dim + d] /= sums[head];
+}
+
+void attend(const VectorLoops& loops, const AttentionArgs& a, const Tile& tile,
+            const StepRows& step, const TileMemory& memory) {
+  if (const auto* pages = std::get_if<KvPages>(&a.kv)) {
+    const bool round = a.q.dtype != DType::F32 || pages->dtype != DType::F32;
+    load_queries(a, tile, round, memory.q);
+    attend_to_numbers(loops, a, tile, RowsOfPages{loops, a, *pages, tile}, round, memory);
+    return;
   }
+  const KvHeadInt4 head(loops, std::get<KvPagesInt4>(a.kv), a.batch, step, tile.sequence,
+                        tile.kv_head);
+  load_queries(a, tile, true, memory.q);
+  if (a.q.dtype == DType::F32) {
+    attend_to_codes(loops, a, tile, head, memory);
+  } else {
+    attend_to_numbers(loops, a, tile, RowsOfCodes{head}, true, memory);
+  }
+}
+
+// One row of k or v as attention reads it: rotated if asked for, rounded to BF16.
+void load_step_row(const ConstActivationView& rows, std::int64_t token, int rotation_block,
+                   float* out) {
+  if (rows.dtype == DType::BF16) {
+    const auto* row = rows.row<std::uint16_t>(token);
+    std::transform(row, row + rows.cols, out, bf16_to_f32);
+    return;
+  }
+  std::copy_n(rows.row<float>(token), rows.cols, out);
+  if (rotation_block > 0) hadamard_blocks(out, rows.cols, rotation_block);
+  round_to_bf16(out, rows.cols);
+}
+
+// The step's k and v, to memory of twice a.k's size.
+StepRows load_step_rows(ThreadPool& pool, const AttentionArgs& a, float* memory) {
+  float* values = memory + a.k.rows * a.k.cols;
+  constexpr std::int64_t kWorkPerNumber = 16;
+  pool.parallel_for(a.k.rows, a.k.cols * kWorkPerNumber,
+                    [&](std::int64_t begin, std::int64_t end, int) {
+                      for (std::int64_t t = begin; t < end; ++t) {
+                        load_step_row(a.k, t, a.rotation_block, memory + t * a.k.cols);
+                        load_step_row(a.v, t, 0, values + t * a.v.cols);
+                      }
+                    });
+  return {memory, values};
+}
+
+void store_step_rows(Workers& workers, const AttentionArgs& a, const KvPagesInt4& kv,
+                     const StepRows& step) {
+  constexpr std::int64_t kWorkPerNumber = 32;
+  const std::int64_t heads = std::int64_t{a.batch.num_sequences} * a.num_kv_heads;
+  const std::int64_t work = a.k.rows * a.k.cols * kWorkPerNumber / heads + 1;
+  workers.pool.parallel_for(heads, work, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const KvHeadInt4 head(workers.loops, kv, a.batch, step, static_cast<int>(i / a.num_kv_heads),
+                            static_cast<int>(i % a.num_kv_heads));
+      head.store();
+    }
+  });
 }
 
 }  // namespace
 
 void attention(Workers& workers, const AttentionArgs& a) {
   check(a);
-  check_ragged("attention", a.batch, a.kv);
+  std::visit([&](const auto& kv) { check_ragged("attention", a.batch, kv); }, a.kv);
+  const auto* int4 = std::get_if<KvPagesInt4>(&a.kv);
   const int threads = workers.pool.num_threads();
-  const Grouping grouping(a, threads);
-  const std::int32_t longest =
-      *std::max_element(a.batch.kv_lengths, a.batch.kv_lengths + a.batch.num_sequences);
-  // One more float a head: the sum of its probabilities.
-  const std::int64_t own_elements =
-      grouping.heads_per_group * (static_cast<std::int64_t>(longest) + 1);
-  workers.scratch.reserve(threads * own_elements, 1);
-  float* scratch = workers.scratch.take(threads * own_elements);
+  const Tiling tiling(a, threads);
+  const std::int64_t own_elements = tile_memory_elements(tiling, a);
+  const std::int64_t step_elements = int4 == nullptr ? 0 : 2 * a.k.rows * a.k.cols;
+  workers.scratch.reserve(threads * own_elements + step_elements, 2);
+  float* own = workers.scratch.take(threads * own_elements);
+  StepRows step;
+  if (int4 != nullptr) {
+    step = load_step_rows(workers.pool, a, workers.scratch.take(step_elements));
+  }
 
-  const std::int64_t work = 2LL * grouping.heads_per_group * longest * a.head_dim;
-  workers.pool.parallel_for(a.q.rows * grouping.groups_per_token, work,
-                            [&](std::int64_t begin, std::int64_t end, int thread) {
-                              float* sums = scratch + thread * own_elements;
-                              float* scores = sums + grouping.heads_per_group;
-                              for (std::int64_t i = begin; i < end; ++i) {
-                                attend(workers.loops, a, grouping.at(i), scores, sums);
-                              }
-                            });
+  const std::int64_t work = 2 * a.head_dim * tiling.max_scores();
+  workers.pool.parallel_for(
+      tiling.size(), work, [&](std::int64_t begin, std::int64_t end, int thread) {
+        const TileMemory memory = tile_memory(tiling, a, own + thread * own_elements);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const Tile tile = tiling.at(i);
+          attend(workers.loops, a, tile, step, memory);
+          add_clipped(workers.saturations.attention_outputs,
+                      store_outputs(a, tile, memory.out, memory.sums));
+        }
+      });
+  if (int4 != nullptr) store_step_rows(workers, a, *int4, step);
 }
 
 }  // namespace fut::cpu

@@ -69,12 +69,19 @@ std::string describe_machine() {
 }
 
 CpuBackend::CpuBackend(int num_threads, std::size_t memory_limit_bytes, const VectorLoops& loops)
-    : workers_{ThreadPool(num_threads), loops, Scratch()},
+    : workers_{ThreadPool(num_threads), loops, Scratch(), {}},
       memory_limit_bytes_(memory_limit_bytes) {}
 
 std::string CpuBackend::description() const {
   const int threads = workers_.pool.num_threads();
   return fmt::format("CPU, {} thread{}, {}", threads, threads == 1 ? "" : "s", workers_.loops.name);
+}
+
+SaturationCounts CpuBackend::saturations() const {
+  const SaturationCounters& counters = workers_.saturations;
+  return {.operands = counters.operands.load(),
+          .attention_outputs = counters.attention_outputs.load(),
+          .swiglu_outputs = counters.swiglu_outputs.load()};
 }
 
 DeviceBuffer CpuBackend::allocate(std::size_t bytes) {

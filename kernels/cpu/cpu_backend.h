@@ -29,6 +29,7 @@ class CpuBackend final : public Backend {
   void download(std::span<std::byte> destination, const void* source) override;
   void synchronize() override {}
   [[nodiscard]] Procedure capture(Procedure body) override { return body; }
+  [[nodiscard]] SaturationCounts saturations() const override;
 
   void embed(const EmbedArgs& a) override { cpu::embed(workers_, a); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cpu::qkv_rope_append(workers_, a); }

@@ -2,6 +2,8 @@
 // in Workers; they keep nothing between calls.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,12 +29,34 @@ class Scratch {
   std::size_t num_taken_ = 0;
 };
 
+// How many numbers were clipped to E4M3's largest, for Backend::saturations(). Threads add what one
+// row had.
+struct SaturationCounters {
+  std::atomic<std::uint64_t> operands{0};
+  std::atomic<std::uint64_t> attention_outputs{0};
+  std::atomic<std::uint64_t> swiglu_outputs{0};
+};
+inline void add_clipped(std::atomic<std::uint64_t>& counter, std::int64_t num_clipped) {
+  if (num_clipped > 0) {
+    counter.fetch_add(static_cast<std::uint64_t>(num_clipped), std::memory_order_relaxed);
+  }
+}
+
 // The threads, and the inner loops that suit this machine.
 struct Workers {
   ThreadPool pool;
   const VectorLoops& loops;
   Scratch scratch;
+  SaturationCounters saturations;
 };
+
+// Row r of a matrix whatever its type, as the vector loops take it.
+[[nodiscard]] inline void* row_address(const ActivationView& view, std::int64_t r) {
+  return static_cast<std::byte*>(view.data) + r * view.row_stride * dtype_bytes(view.dtype);
+}
+[[nodiscard]] inline const void* row_address(const ConstActivationView& view, std::int64_t r) {
+  return static_cast<const std::byte*>(view.data) + r * view.row_stride * dtype_bytes(view.dtype);
+}
 
 void embed(Workers& workers, const EmbedArgs& a);
 void qkv_rope_append(Workers& workers, const QkvRopeAppendArgs& a);

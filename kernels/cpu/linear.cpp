@@ -1,151 +1,144 @@
-// RMS norm and blocked dot products; linear_residual, gate_up_swiglu and lm_head are loops over
-// blocks with a line of their own after each.
+// Projections block by block; linear_residual and gate_up_swiglu, which are a projection and a few
+// lines for each token after it.
 #include "kernels/cpu/linear.h"
 
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cpu/block_products.h"
+#include "kernels/numeric/activation_scales.h"
+#include "kernels/numeric/formats.h"
 
 namespace fut::cpu {
 namespace {
 
-// From this many tokens on it pays to widen 16-bit weights once for all of them.
-constexpr std::int64_t kWidenTokens = 8;
-
-[[nodiscard]] MatrixView<float> dense(float* data, std::int64_t rows, std::int64_t cols) {
-  return {data, rows, cols, cols};
+// R = T(R + y)
+void add_to_residual(const ActivationView& residual, std::int64_t row, const float* y) {
+  if (residual.dtype == DType::F32) {
+    auto* r = residual.row<float>(row);
+    for (std::int64_t n = 0; n < residual.cols; ++n) r[n] += y[n];
+  } else {
+    auto* r = residual.row<std::uint16_t>(row);
+    for (std::int64_t n = 0; n < residual.cols; ++n) r[n] = f32_to_bf16(bf16_to_f32(r[n]) + y[n]);
+  }
 }
 
-[[nodiscard]] MatrixView<const float> read_only(const MatrixView<float>& view) {
-  return {view.data, view.rows, view.cols, view.row_stride};
+// 2^exponents[m], or null where there are none.
+const float* exponent_factors(Workers& workers, const std::int32_t* exponents, std::int64_t count) {
+  if (exponents == nullptr) return nullptr;
+  float* factors = workers.scratch.take(count);
+  for (std::int64_t m = 0; m < count; ++m) {
+    FUT_CHECK(exponents[m] >= 0 && exponents[m] <= 127,
+              "linear_residual: x_exponents[{}] is {}, must lie in [0, 127]", m, exponents[m]);
+    factors[m] = std::ldexp(1.0F, exponents[m]);
+  }
+  return factors;
+}
+
+float largest_size(const float* values, std::int64_t count) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[i]));
+  return largest;
+}
+
+void scale_by(float factor, float* values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
+// One token: gate and up, side by side in `y`, become out. `y` is overwritten.
+void finish_swiglu(Workers& workers, const GateUpSwigluArgs& a, std::int64_t token, float* y) {
+  const std::int64_t count = a.out.cols;
+  float* h = y;
+  workers.loops.swiglu(y, y + count, count, h);
+  if (a.out.dtype == DType::E4M3) scale_by(a.out_scale, h, count);
+  if (a.out.dtype == DType::F16) {
+    const std::int32_t exponent = swiglu_exponent(largest_size(h, count));
+    scale_by(std::ldexp(1.0F, -exponent), h, count);
+    a.out_exponents[token] = exponent;
+  }
+  const std::int64_t num_clipped =
+      workers.loops.narrow(a.out.dtype, h, count, row_address(a.out, token));
+  add_clipped(workers.saturations.swiglu_outputs, num_clipped);
+}
+
+// Gate and up as projections into the halves of y's rows, or as one into the whole of them.
+std::vector<Projection> gate_up_projections(const GateUpWeights& weights,
+                                            const MatrixView<float>& y) {
+  if (const auto* stacked = std::get_if<Weights>(&weights)) return {{*stacked, y}};
+  const auto& apart = std::get<GateUpMatrices>(weights);
+  const std::int64_t half = y.cols / 2;
+  return {{apart.gate_proj, {y.data, y.rows, half, y.row_stride}},
+          {apart.up_proj, {y.data + half, y.rows, half, y.row_stride}}};
 }
 
 }  // namespace
 
-void block_dots(const VectorLoops& loops, MatrixView<const float> x, const WeightMatrix& weight,
-                const Block& block, float* widened, float* out, std::int64_t out_stride) {
-  const auto* first_row = static_cast<const std::byte*>(weight.data) +
-                          block.first_row * weight.cols * dtype_bytes(weight.dtype);
-  DotBlock dots = {x.row(block.first_token),
-                   x.row_stride,
-                   block.num_tokens,
-                   weight.dtype,
-                   first_row,
-                   weight.cols,
-                   block.num_rows,
-                   weight.cols,
-                   out,
-                   out_stride};
-  if (weight.dtype != DType::F32 && block.num_tokens >= kWidenTokens) {
-    loops.widen(weight.dtype, first_row, block.num_rows * weight.cols, widened);
-    dots.dtype = DType::F32;
-    dots.weight = widened;
-  }
-  loops.dots(dots);
+std::int64_t project_elements(const Workers& workers, const Weights& weight,
+                              std::int64_t num_tokens) {
+  return workers.pool.num_threads() * block_elements(weight, num_tokens);
 }
 
-void project(Workers& workers, MatrixView<const float> x, std::span<const Projection> projections,
-             float* widened) {
+void project(Workers& workers, const Operand& operand, std::span<const Projection> projections) {
+  const std::int64_t tokens = operand.x.rows;
+  const std::int64_t own_elements = block_elements(projections.front().weight, tokens);
+  float* scratch = workers.scratch.take(workers.pool.num_threads() * own_elements);
+  const auto blocks_of = [&](const Projection& p) {
+    return num_blocks(tokens, stored_rows(p.weight));
+  };
   std::int64_t count = 0;
-  for (const Projection& p : projections) count += num_blocks(x.rows, p.weight.rows);
-  workers.pool.parallel_for(
-      count, block_work(x.rows, x.cols), [&](std::int64_t begin, std::int64_t end, int thread) {
-        float* own = widened + thread * kBlockRows * x.cols;
-        for (std::int64_t i = begin; i < end; ++i) {
-          std::int64_t local = i;
-          const Projection* p = projections.data();
-          for (; local >= num_blocks(x.rows, p->weight.rows); ++p) {
-            local -= num_blocks(x.rows, p->weight.rows);
-          }
-          const Block block = block_at(local, x.rows, p->weight.rows);
-          block_dots(workers.loops, x, p->weight, block, own,
-                     p->y.row(block.first_token) + block.first_row, p->y.row_stride);
-        }
-      });
-}
-
-void rms_norm(Workers& workers, MatrixView<const float> x, const std::int32_t* rows,
-              const float* gain, float eps, MatrixView<float> out) {
-  workers.pool.parallel_for(out.rows, 4 * x.cols, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float* in = x.row(rows == nullptr ? i : rows[i]);
-      float sum_of_squares = 0;
-      workers.loops.dots(
-          {in, x.row_stride, 1, DType::F32, in, x.row_stride, 1, x.cols, &sum_of_squares, 1});
-      const float inverse = 1.0F / std::sqrt(sum_of_squares / static_cast<float>(x.cols) + eps);
-      float* normed = out.row(i);
-      for (std::int64_t k = 0; k < x.cols; ++k) normed[k] = (in[k] * inverse) * gain[k];
-    }
-  });
+  for (const Projection& p : projections) count += blocks_of(p);
+  workers.pool.parallel_for(count, block_work(tokens, operand.x.cols),
+                            [&](std::int64_t begin, std::int64_t end, int thread) {
+                              float* own = scratch + thread * own_elements;
+                              for (std::int64_t i = begin; i < end; ++i) {
+                                std::int64_t local = i;
+                                const Projection* p = projections.data();
+                                for (; local >= blocks_of(*p); ++p) local -= blocks_of(*p);
+                                const Block block = block_at(local, tokens, stored_rows(p->weight));
+                                block_products(workers.loops, operand, p->weight, block, own, p->y);
+                              }
+                            });
 }
 
 void linear_residual(Workers& workers, const LinearResidualArgs& a) {
   check(a);
-  const int threads = workers.pool.num_threads();
-  const std::int64_t own_elements = kBlockRows * a.x.cols + kBlockTokens * kBlockRows;
-  workers.scratch.reserve(threads * own_elements, 1);
-  float* scratch = workers.scratch.take(threads * own_elements);
-  workers.pool.parallel_for(
-      num_blocks(a.x.rows, a.weight.rows), block_work(a.x.rows, a.x.cols),
-      [&](std::int64_t begin, std::int64_t end, int thread) {
-        float* sums = scratch + thread * own_elements;
-        float* widened = sums + kBlockTokens * kBlockRows;
-        for (std::int64_t i = begin; i < end; ++i) {
-          const Block block = block_at(i, a.x.rows, a.weight.rows);
-          block_dots(workers.loops, a.x, a.weight, block, widened, sums, kBlockRows);
-          for (std::int64_t m = 0; m < block.num_tokens; ++m) {
-            float* residual = a.residual.row(block.first_token + m) + block.first_row;
-            for (std::int64_t n = 0; n < block.num_rows; ++n) {
-              residual[n] += sums[m * kBlockRows + n];
-            }
-          }
-        }
-      });
+  const std::int64_t tokens = a.x.rows;
+  const std::int64_t rows = a.residual.cols;
+  workers.scratch.reserve(
+      tokens * (a.x.cols + rows + 1) + project_elements(workers, a.weight, tokens), 4);
+  Operand operand = plain_operand(workers, a.x);
+  operand.scale = a.x_scale;
+  operand.token_factors = exponent_factors(workers, a.x_exponents, tokens);
+  const MatrixView<float> y = {workers.scratch.take(tokens * rows), tokens, rows, rows};
+  const std::array projections = {Projection{a.weight, y}};
+  project(workers, operand, projections);
+  workers.pool.parallel_for(tokens, rows, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t m = begin; m < end; ++m) add_to_residual(a.residual, m, y.row(m));
+  });
 }
 
 void gate_up_swiglu(Workers& workers, const GateUpSwigluArgs& a) {
   check(a);
-  const int threads = workers.pool.num_threads();
-  const std::int64_t own_elements = kBlockRows * a.x.cols + 2 * kBlockTokens * kBlockRows;
-  workers.scratch.reserve(a.x.rows * a.x.cols + threads * own_elements, 2);
-  const MatrixView<float> normed =
-      dense(workers.scratch.take(a.x.rows * a.x.cols), a.x.rows, a.x.cols);
-  float* scratch = workers.scratch.take(threads * own_elements);
-  rms_norm(workers, a.x, nullptr, a.gain, a.eps, normed);
-  workers.pool.parallel_for(
-      num_blocks(a.x.rows, a.gate_proj.rows), 2 * block_work(a.x.rows, a.x.cols),
-      [&](std::int64_t begin, std::int64_t end, int thread) {
-        float* gate = scratch + thread * own_elements;
-        float* up = gate + kBlockTokens * kBlockRows;
-        float* widened = up + kBlockTokens * kBlockRows;
-        for (std::int64_t i = begin; i < end; ++i) {
-          const Block block = block_at(i, a.x.rows, a.gate_proj.rows);
-          const MatrixView<const float> h = read_only(normed);
-          block_dots(workers.loops, h, a.gate_proj, block, widened, gate, kBlockRows);
-          block_dots(workers.loops, h, a.up_proj, block, widened, up, kBlockRows);
-          for (std::int64_t m = 0; m < block.num_tokens; ++m) {
-            workers.loops.swiglu(gate + m * kBlockRows, up + m * kBlockRows, block.num_rows,
-                                 a.out.row(block.first_token + m) + block.first_row);
-          }
-        }
-      });
-}
-
-void lm_head(Workers& workers, const LmHeadArgs& a) {
-  check(a);
-  for (std::int64_t i = 0; i < a.num_rows; ++i) {
-    FUT_CHECK(a.rows[i] >= 0 && a.rows[i] < a.x.rows, "lm_head: rows[{}] is {}, x has {} rows", i,
-              a.rows[i], a.x.rows);
-  }
-  const std::int64_t widened_elements = workers.pool.num_threads() * kBlockRows * a.x.cols;
-  workers.scratch.reserve(a.num_rows * a.x.cols + widened_elements, 2);
-  const MatrixView<float> normed =
-      dense(workers.scratch.take(a.num_rows * a.x.cols), a.num_rows, a.x.cols);
-  float* widened = workers.scratch.take(widened_elements);
-  rms_norm(workers, a.x, a.rows, a.gain, a.eps, normed);
-  const std::array projections = {Projection{a.weight, a.out}};
-  project(workers, read_only(normed), projections, widened);
+  const std::int64_t tokens = a.x.rows;
+  const std::int64_t y_cols = 2 * a.out.cols;
+  const auto* apart = std::get_if<GateUpMatrices>(&a.weights);
+  const Weights weight = apart != nullptr ? apart->gate_proj : std::get<Weights>(a.weights);
+  workers.scratch.reserve(operand_elements(tokens, a.x.cols) + tokens * y_cols +
+                              project_elements(workers, weight, tokens),
+                          kOperandPieces + 2);
+  const Operand operand =
+      make_operand(workers, {a.x, nullptr, tokens, a.gain, a.eps, a.operand_scale}, weight);
+  const MatrixView<float> y = {workers.scratch.take(tokens * y_cols), tokens, y_cols, y_cols};
+  project(workers, operand, gate_up_projections(a.weights, y));
+  // An exponential costs about as much as twenty multiply-adds.
+  workers.pool.parallel_for(tokens, 20 * a.out.cols,
+                            [&](std::int64_t begin, std::int64_t end, int) {
+                              for (std::int64_t m = begin; m < end; ++m) {
+                                finish_swiglu(workers, a, m, y.row(m));
+                              }
+                            });
 }
 
 }  // namespace fut::cpu

@@ -1,50 +1,84 @@
-// qkv_rope_append on the CPU: norm, three projections in one loop, then rotation and the way into
-// the cache token by token.
-#include <array>
+// qkv_rope_append on the CPU: norm, the projections in one loop, then token by token RoPE, rotation
+// and the way into the cache or to the outputs.
+#include <vector>
 
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/ragged.h"
+#include "kernels/numeric/hadamard.h"
 
 namespace fut::cpu {
 namespace {
 
-// Rotates pair (in[i], in[i + half]) by the angle of column i. `out` may be `in`.
-void rotate(const float* in, const float* cos, const float* sin, int half, float* out) {
+// Turns pair (v[i], v[i + half]) by the angle of column i, in place.
+void apply_rope(const float* cos, const float* sin, int half, float* v) {
   for (int i = 0; i < half; ++i) {
-    const float a = in[i];
-    const float b = in[i + half];
-    out[i] = a * cos[i] - b * sin[i];
-    out[i + half] = b * cos[i] + a * sin[i];
+    const float a = v[i];
+    const float b = v[i + half];
+    v[i] = a * cos[i] - b * sin[i];
+    v[i + half] = b * cos[i] + a * sin[i];
   }
 }
 
-// Rotates one token's queries in place and its keys into the cache, copies its values there.
-void rotate_and_append(const QkvRopeAppendArgs& a, std::int64_t token, const float* k,
-                       const float* v) {
-  const int half = a.head_dim / 2;
+// One token's keys and values, head after head, to their slot of the page.
+void append(const VectorLoops& loops, const QkvRopeAppendArgs& a, std::int64_t token,
+            const float* k, const float* v) {
   const std::int64_t position = a.batch.positions[token];
-  const float* cos = a.rope_cos + position * half;
-  const float* sin = a.rope_sin + position * half;
-  for (int head = 0; head < a.num_q_heads; ++head) {
-    float* q = a.q_out.row(token) + static_cast<std::int64_t>(head) * a.head_dim;
-    rotate(q, cos, sin, half, q);
-  }
-  float* page = page_of_position(a.batch, a.kv, sequence_of_token(a.batch, token), position);
   const int slot = static_cast<int>(position % layout::kPageTokens);
+  const std::int64_t page = page_index(a.batch, sequence_of_token(a.batch, token), position);
+  const int element_bytes = dtype_bytes(a.kv.dtype);
+  auto* first = static_cast<std::byte*>(a.kv.data) + page * a.kv.page.elements() * element_bytes;
   for (int head = 0; head < a.num_kv_heads; ++head) {
     const std::int64_t offset = static_cast<std::int64_t>(head) * a.head_dim;
-    rotate(k + offset, cos, sin, half, page + a.kv.page.k_offset(head, slot));
-    std::copy_n(v + offset, a.head_dim, page + a.kv.page.v_offset(head, slot));
+    loops.narrow(a.kv.dtype, k + offset, a.head_dim,
+                 first + a.kv.page.k_offset(head, slot) * element_bytes);
+    loops.narrow(a.kv.dtype, v + offset, a.head_dim,
+                 first + a.kv.page.v_offset(head, slot) * element_bytes);
+  }
+}
+
+// `y`: one token's queries, keys and values as projected; overwritten.
+void finish_token(const VectorLoops& loops, const QkvRopeAppendArgs& a, std::int64_t token,
+                  float* y) {
+  const int half = a.head_dim / 2;
+  const std::int64_t angles = std::int64_t{a.batch.positions[token]} * half;
+  const std::int64_t q_cols = static_cast<std::int64_t>(a.num_q_heads) * a.head_dim;
+  const std::int64_t kv_cols = static_cast<std::int64_t>(a.num_kv_heads) * a.head_dim;
+  for (int head = 0; head < a.num_q_heads + a.num_kv_heads; ++head) {
+    float* v = y + static_cast<std::int64_t>(head) * a.head_dim;
+    apply_rope(a.rope_cos + angles, a.rope_sin + angles, half, v);
+    if (a.rotation_block > 0) hadamard_blocks(v, a.head_dim, a.rotation_block);
+  }
+  const float* k = y + q_cols;
+  const float* v = k + kv_cols;
+  loops.narrow(a.q_out.dtype, y, q_cols, row_address(a.q_out, token));
+  if (a.kv.data != nullptr) {
+    append(loops, a, token, k, v);
+  } else {
+    loops.narrow(a.k_out.dtype, k, kv_cols, row_address(a.k_out, token));
+    loops.narrow(a.v_out.dtype, v, kv_cols, row_address(a.v_out, token));
   }
 }
 
 void check_positions(const QkvRopeAppendArgs& a) {
-  check_ragged("qkv_rope_append", a.batch, a.kv);
+  if (a.kv.data != nullptr) check_ragged("qkv_rope_append", a.batch, a.kv);
   for (int t = 0; t < a.batch.num_tokens; ++t) {
-    FUT_CHECK(a.batch.positions[t] < a.rope_positions,
+    FUT_CHECK(a.batch.positions[t] >= 0 && a.batch.positions[t] < a.rope_positions,
               "qkv_rope_append: token {} stands at {}, the rope table has {} positions", t,
               a.batch.positions[t], a.rope_positions);
   }
+}
+
+// Queries, keys and values as projections into columns of y's rows, or as one into the whole.
+std::vector<Projection> qkv_projections(const QkvWeights& weights, const MatrixView<float>& y) {
+  if (const auto* stacked = std::get_if<Weights>(&weights)) return {{*stacked, y}};
+  const auto& apart = std::get<QkvMatrices>(weights);
+  std::vector<Projection> projections;
+  float* first = y.data;
+  for (const DenseMatrix& part : {apart.q_proj, apart.k_proj, apart.v_proj}) {
+    projections.push_back({part, {first, y.rows, part.rows, y.row_stride}});
+    first += part.rows;
+  }
+  return projections;
 }
 
 }  // namespace
@@ -53,22 +87,18 @@ void qkv_rope_append(Workers& workers, const QkvRopeAppendArgs& a) {
   check(a);
   check_positions(a);
   const std::int64_t tokens = a.x.rows;
-  const std::int64_t hidden = a.x.cols;
-  const std::int64_t kv_cols = a.k_proj.rows;
-  const std::int64_t widened_elements = workers.pool.num_threads() * kBlockRows * hidden;
-  workers.scratch.reserve(tokens * (hidden + 2 * kv_cols) + widened_elements, 4);
-  const MatrixView<float> normed = {workers.scratch.take(tokens * hidden), tokens, hidden, hidden};
-  const MatrixView<float> k = {workers.scratch.take(tokens * kv_cols), tokens, kv_cols, kv_cols};
-  const MatrixView<float> v = {workers.scratch.take(tokens * kv_cols), tokens, kv_cols, kv_cols};
-  float* widened = workers.scratch.take(widened_elements);
-
-  rms_norm(workers, a.x, nullptr, a.gain, a.eps, normed);
-  const std::array projections = {Projection{a.q_proj, a.q_out}, Projection{a.k_proj, k},
-                                  Projection{a.v_proj, v}};
-  project(workers, {normed.data, tokens, hidden, hidden}, projections, widened);
-  const std::int64_t rotate_work = 2 * (a.q_proj.rows + 2 * kv_cols);
-  workers.pool.parallel_for(tokens, rotate_work, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t t = begin; t < end; ++t) rotate_and_append(a, t, k.row(t), v.row(t));
+  const std::int64_t y_cols = std::int64_t{a.num_q_heads + 2 * a.num_kv_heads} * a.head_dim;
+  const auto* apart = std::get_if<QkvMatrices>(&a.weights);
+  const Weights weight = apart != nullptr ? apart->q_proj : std::get<Weights>(a.weights);
+  workers.scratch.reserve(operand_elements(tokens, a.x.cols) + tokens * y_cols +
+                              project_elements(workers, weight, tokens),
+                          kOperandPieces + 2);
+  const Operand operand =
+      make_operand(workers, {a.x, nullptr, tokens, a.gain, a.eps, a.operand_scale}, weight);
+  const MatrixView<float> y = {workers.scratch.take(tokens * y_cols), tokens, y_cols, y_cols};
+  project(workers, operand, qkv_projections(a.weights, y));
+  workers.pool.parallel_for(tokens, 2 * y_cols, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t t = begin; t < end; ++t) finish_token(workers.loops, a, t, y.row(t));
   });
 }
 

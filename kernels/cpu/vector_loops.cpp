@@ -5,10 +5,15 @@
 #include "kernels/cpu/vector_loops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/dot.h"
+#include "kernels/layout/int4_tile.h"
+#include "kernels/numeric/e4m3.h"
 #include "kernels/numeric/formats.h"
 
 namespace fut::cpu {
@@ -17,11 +22,16 @@ namespace {
 // Column i of a weight row, for the columns that fill no register.
 inline float scalar_weight(DType dtype, const void* row, std::int64_t i) {
   if (dtype == DType::F32) return static_cast<const float*>(row)[i];
+  if (dtype == DType::E4M3) return e4m3_to_f32(static_cast<const std::uint8_t*>(row)[i]);
   const std::uint16_t bits = static_cast<const std::uint16_t*>(row)[i];
   return dtype == DType::BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
 typedef float FourFloats __attribute__((vector_size(16)));
+
+// What four neighbouring lanes hold of a block of 16 x 64 INT4 codes: rows g and g + 8, word 4t + i
+// being lane t's of tile i.
+typedef std::uint32_t LaneWords __attribute__((vector_size(64)));
 
 }  // namespace
 }  // namespace fut::cpu

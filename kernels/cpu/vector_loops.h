@@ -17,7 +17,7 @@ struct DotBlock {
   const float* x = nullptr;
   std::int64_t x_stride = 0;
   std::int64_t num_tokens = 0;
-  DType dtype = DType::F32;  // of weight
+  DType dtype = DType::F32;  // of weight, widened exactly: F32, F16, BF16 or E4M3
   const void* weight = nullptr;
   std::int64_t weight_stride = 0;  // elements
   std::int64_t num_rows = 0;
@@ -44,6 +44,14 @@ struct VectorLoops {
   void (*dots)(const DotBlock& block);
   void (*add_weighted_rows)(const WeightedRows& rows);
   void (*widen)(DType dtype, const void* in, std::int64_t count, float* out);  // exact
+  void (*widen_int8)(const std::int8_t* in, std::int64_t count, float* out);
+  // values = T(values), T being BF16, F16 or E4M3, the last two saturating. Returns how many E4M3
+  // clipped, 0 for the others.
+  std::int64_t (*round_to)(DType dtype, float* values, std::int64_t count);
+  // out = T(values) as T holds it, in the same way; T may be F32, too.
+  std::int64_t (*narrow)(DType dtype, const float* values, std::int64_t count, void* out);
+  // The codes of one record of layout/int4_tile.h, -8 .. 7: out is [16 rows, group].
+  void (*unpack_int4)(const std::uint8_t* codes, int group, float* out);
   // values *= scale; returns the largest of them (minus infinity where all are NaN).
   float (*scale_and_find_maximum)(float* values, std::int64_t count, float scale);
   // values = exp(values - subtract), within one unit in the last place.

@@ -1,6 +1,6 @@
-// embed on the GPU: rows of the table, widened. Contract in ops.h.
+// embed on the GPU: rows of the table, widened and rounded to the type of out. Contract in ops.h.
 // launch  one block of 256 threads for each token; threads stride over the columns
-// bound   memory: M * H * (dtype + 4) bytes, neighbouring threads on neighbouring columns
+// bound   memory: M * H * (dtype + out dtype) bytes, neighbouring threads on neighbouring columns
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda_check.h"
@@ -22,21 +22,34 @@ __device__ float widened(const void* table, std::int64_t i) {
   }
 }
 
-template <DType kDType>
+__device__ void store(float value, float* out) {
+  *out = value;
+}
+__device__ void store(float value, std::uint16_t* out) {
+  *out = f32_to_bf16(value);
+}
+
+// Out is float, or std::uint16_t for BF16.
+template <DType kDType, class Out>
 __global__ void __launch_bounds__(kThreads)
-    embed_kernel(const std::int32_t* token_ids, const void* table, MatrixView<float> out) {
+    embed_kernel(const std::int32_t* token_ids, const void* table, ActivationView out) {
   const std::int64_t token = blockIdx.x;
   const std::int64_t first = token_ids[token] * out.cols;
-  float* row = out.data + token * out.row_stride;
+  Out* row = static_cast<Out*>(out.data) + token * out.row_stride;
   for (std::int64_t k = threadIdx.x; k < out.cols; k += kThreads) {
-    row[k] = widened<kDType>(table, first + k);
+    store(widened<kDType>(table, first + k), row + k);
   }
 }
 
 template <DType kDType>
 void launch(const EmbedArgs& a, StreamHandle stream) {
   const dim3 grid(static_cast<unsigned>(a.num_tokens));
-  embed_kernel<kDType><<<grid, kThreads, 0, stream>>>(a.token_ids, a.weight.data, a.out);
+  if (a.out.dtype == DType::F32) {
+    embed_kernel<kDType, float><<<grid, kThreads, 0, stream>>>(a.token_ids, a.weight.data, a.out);
+  } else {
+    embed_kernel<kDType, std::uint16_t>
+        <<<grid, kThreads, 0, stream>>>(a.token_ids, a.weight.data, a.out);
+  }
 }
 
 }  // namespace
@@ -53,6 +66,9 @@ void embed(const EmbedArgs& a, StreamHandle stream) {
     case DType::BF16:
       launch<DType::BF16>(a, stream);
       break;
+    case DType::E4M3:
+    case DType::U8:
+      break;  // check() has refused them
   }
   check_launch("embed", stream);
 }

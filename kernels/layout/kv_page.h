@@ -14,8 +14,8 @@ inline constexpr int kPageTokens = 64;
   return (tokens + kPageTokens - 1) / kPageTokens;
 }
 
-// The float32 page: [K | V][kv head][slot][head_dim].
-struct KvPageF32 {
+// The dense page: [K | V][kv head][slot][head_dim].
+struct KvPageDense {
   int num_kv_heads = 0;
   int head_dim = 0;
 

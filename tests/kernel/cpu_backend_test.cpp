@@ -91,6 +91,13 @@ TEST(CpuBackend, ACapturedProcedureRunsEachTimeItIsCalled) {
   EXPECT_EQ(calls, 2);
 }
 
+TEST(CpuBackend, HasClippedNothingWhenItIsNew) {
+  const SaturationCounts counts = cpu::CpuBackend(1).saturations();
+  EXPECT_EQ(counts.operands, 0U);
+  EXPECT_EQ(counts.attention_outputs, 0U);
+  EXPECT_EQ(counts.swiglu_outputs, 0U);
+}
+
 TEST(CpuBackend, SaysHowManyThreadsItUses) {
   EXPECT_EQ(cpu::CpuBackend(1).description().find("CPU, 1 thread,"), 0U);
   EXPECT_EQ(cpu::CpuBackend(3).description().find("CPU, 3 threads,"), 0U);

@@ -1,15 +1,14 @@
-// The ops that are matrix products: linear_residual, gate_up_swiglu, lm_head. Integer operands must
-// give exact results, real ones stay within the derived bound, and neither the number of threads
-// nor the rows beside a row may change a bit.
+// linear_residual and gate_up_swiglu in float32, with weights of each dense type. Integer operands
+// must give exact results, real ones stay within the derived bound, and neither the number of
+// threads nor the rows beside a row may change a bit.
 #include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
 #include <span>
-#include <utility>
+#include <vector>
 
-#include "kernels/cpu/dot.h"
-#include "kernels/error.h"
 #include "tests/support/backends.h"
+#include "tests/support/matrix_reference.h"
 
 namespace fut::test {
 namespace {
@@ -17,33 +16,9 @@ namespace {
 constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
 constexpr float kEps = 1e-5F;
 
-struct Size {
-  std::int64_t tokens, rows, cols;  // M, N, K
-};
-
 // Around the borders of tiles and blocks, and shapes that no tile divides.
 constexpr Size kSizes[] = {{1, 1, 1},    {1, 17, 33},  {1, 128, 256}, {5, 16, 2048},
                            {63, 20, 48}, {64, 33, 40}, {65, 31, 47},  {130, 5, 100}};
-
-template <class T>
-std::span<const T> row_of(const std::vector<T>& values, std::int64_t row, std::int64_t cols) {
-  return std::span(values).subspan(static_cast<std::size_t>(row * cols),
-                                   static_cast<std::size_t>(cols));
-}
-
-std::vector<Bounded> bounded(std::span<const float> values) {
-  return {values.begin(), values.end()};
-}
-
-// (x / rms) * gain of one row.
-std::vector<Bounded> normed_row(std::span<const float> x, std::span<const float> gain) {
-  const std::vector<Bounded> row = bounded(x);
-  const Bounded mean = contract_dot(row, row) / Bounded(static_cast<float>(x.size()));
-  const Bounded inverse = Bounded(1.0F) / sqrt(mean + Bounded(kEps));
-  std::vector<Bounded> result;
-  for (std::size_t k = 0; k < x.size(); ++k) result.push_back(row[k] * inverse * Bounded(gain[k]));
-  return result;
-}
 
 std::vector<float> run_linear_residual(Backend& backend, DType dtype, const Size& size,
                                        std::span<const float> x, std::span<const float> w,
@@ -51,7 +26,8 @@ std::vector<float> run_linear_residual(Backend& backend, DType dtype, const Size
   const GuardedMatrix x_matrix(backend, {size.tokens, size.cols}, x);
   const GuardedWeight weight(backend, dtype, {size.rows, size.cols}, w);
   const GuardedMatrix out(backend, {size.tokens, size.rows}, residual);
-  backend.linear_residual({x_matrix.const_view(), weight.view(), out.view()});
+  backend.linear_residual(
+      {.x = x_matrix.const_view(), .weight = weight.view(), .residual = out.view()});
   return out.values();
 }
 
@@ -91,9 +67,8 @@ TEST(LinearResidual, AddsInTheContractsOrder) {
   std::vector<float> expected;
   for (std::int64_t m = 0; m < size.tokens; ++m) {
     for (std::int64_t n = 0; n < size.rows; ++n) {
-      expected.push_back(
-          residual[static_cast<std::size_t>(m * size.rows + n)] +
-          cpu::dot(row_of(x, m, size.cols).data(), row_of(w, n, size.cols).data(), size.cols));
+      expected.push_back(residual[static_cast<std::size_t>(m * size.rows + n)] +
+                         dot_of(row_of(x, m, size.cols), row_of(w, n, size.cols)));
     }
   }
   for (const CpuSetup& setup : cpu_setups()) {
@@ -138,7 +113,11 @@ std::vector<float> run_gate_up(Backend& backend, DType dtype, const GateUpInputs
   const GuardedWeight gate(backend, dtype, {size.rows, size.cols}, in.gate);
   const GuardedWeight up(backend, dtype, {size.rows, size.cols}, in.up);
   const GuardedMatrix out(backend, {size.tokens, size.rows});
-  backend.gate_up_swiglu({x.const_view(), gain.data(), kEps, gate.view(), up.view(), out.view()});
+  backend.gate_up_swiglu({.x = x.const_view(),
+                          .gain = gain.data(),
+                          .eps = kEps,
+                          .weights = GateUpMatrices{gate.view(), up.view()},
+                          .out = out.view()});
   return out.values();
 }
 
@@ -148,12 +127,11 @@ std::vector<Bounded> expected_gate_up(Backend& backend, DType dtype, const GateU
   const GuardedWeight up(backend, dtype, weight_shape, in.up);
   std::vector<Bounded> expected;
   for (std::int64_t m = 0; m < in.size.tokens; ++m) {
-    const std::vector<Bounded> h = normed_row(row_of(in.x, m, in.size.cols), in.gain);
+    const std::vector<Bounded> h = bounded_normed_row(row_of(in.x, m, in.size.cols), in.gain, kEps);
     for (std::int64_t n = 0; n < in.size.rows; ++n) {
       const Bounded g = contract_dot(h, bounded(row_of(gate.rounded(), n, in.size.cols)));
       const Bounded u = contract_dot(h, bounded(row_of(up.rounded(), n, in.size.cols)));
-      const Bounded silu = g / (Bounded(1.0F) + exp(Bounded(-g.value, g.error)));
-      expected.push_back(silu * u);
+      expected.push_back(silu_product(g, u));
     }
   }
   return expected;
@@ -189,55 +167,24 @@ TEST(GateUpSwiglu, SaturatesWithoutNanForHugeGates) {
   }
 }
 
-struct LmHeadInputs {
-  Size size;
-  std::vector<std::int32_t> rows;
-  std::vector<float> x, gain, weight;
-
-  LmHeadInputs(const Size& s, std::vector<std::int32_t> chosen)
-      : size(s),
-        rows(std::move(chosen)),
-        x(normal_values(s.tokens * s.cols, 1, 3.0F)),
-        gain(normal_values(s.cols, 2)),
-        weight(normal_values(s.rows * s.cols, 3, 0.3F)) {}
-};
-
-std::vector<float> run_lm_head(Backend& backend, DType dtype, const LmHeadInputs& in) {
-  const Size& size = in.size;
-  const auto num_rows = static_cast<std::int64_t>(in.rows.size());
-  const GuardedMatrix x(backend, {size.tokens, size.cols}, in.x);
-  const Guarded<std::int32_t> rows(backend, in.rows);
-  const Guarded<float> gain(backend, in.gain);
-  const GuardedWeight weight(backend, dtype, {size.rows, size.cols}, in.weight);
-  const GuardedMatrix out(backend, {num_rows, size.rows});
-  backend.lm_head(
-      {x.const_view(), rows.data(), num_rows, gain.data(), kEps, weight.view(), out.view()});
-  return out.values();
-}
-
-TEST(LmHead, StaysWithinTheDerivedBoundForChosenRows) {
-  const LmHeadInputs in({70, 37, 48}, {0, 3, 63, 64, 69});
+TEST(GateUpSwiglu, GivesTheSameBitsForStackedWeights) {
+  const GateUpInputs in({5, 33, 40});
+  std::vector<float> both = in.gate;
+  both.insert(both.end(), in.up.begin(), in.up.end());
   for (const CpuSetup& setup : cpu_setups()) {
-    for (const DType dtype : kDTypes) {
-      const GuardedWeight weight(*setup.backend, dtype, {in.size.rows, in.size.cols}, in.weight);
-      std::vector<Bounded> expected;
-      for (const std::int32_t row : in.rows) {
-        const std::vector<Bounded> h = normed_row(row_of(in.x, row, in.size.cols), in.gain);
-        for (std::int64_t n = 0; n < in.size.rows; ++n) {
-          expected.push_back(contract_dot(h, bounded(row_of(weight.rounded(), n, in.size.cols))));
-        }
-      }
-      EXPECT_TRUE(within_bounds(expected, run_lm_head(*setup.backend, dtype, in),
-                                {static_cast<std::int64_t>(in.rows.size()), in.size.rows}))
-          << setup.name << ", " << dtype_name(dtype);
-    }
+    Backend& backend = *setup.backend;
+    const GuardedMatrix x(backend, {in.size.tokens, in.size.cols}, in.x);
+    const Guarded<float> gain(backend, in.gain);
+    const GuardedWeight stacked(backend, DType::BF16, {2 * in.size.rows, in.size.cols}, both);
+    const GuardedMatrix out(backend, {in.size.tokens, in.size.rows});
+    backend.gate_up_swiglu({.x = x.const_view(),
+                            .gain = gain.data(),
+                            .eps = kEps,
+                            .weights = stacked.view(),
+                            .out = out.view()});
+    EXPECT_TRUE(same_bits(run_gate_up(backend, DType::BF16, in), out.values(),
+                          {in.size.tokens, in.size.rows}));
   }
-}
-
-TEST(LmHead, RefusesARowThatIsNotThere) {
-  const std::vector<CpuSetup> setups = cpu_setups();
-  EXPECT_THROW(run_lm_head(*setups[0].backend, DType::F32, LmHeadInputs({2, 3, 16}, {2})), Error);
-  EXPECT_THROW(run_lm_head(*setups[0].backend, DType::F32, LmHeadInputs({2, 3, 16}, {-1})), Error);
 }
 
 // One result for every build and number of threads, and for every row alone.

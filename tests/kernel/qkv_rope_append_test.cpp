@@ -1,11 +1,13 @@
-// qkv_rope_append: projections, rotation and the way into the cache, over ragged steps whose tokens
-// fall on page borders; nothing else in the cache may change.
+// qkv_rope_append in float32: projections, RoPE and the way into the cache, over ragged steps whose
+// tokens fall on page borders; nothing else in the cache may change. The narrower precisions are in
+// qkv_precisions_test.cpp.
 #include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
 
 #include "kernels/error.h"
 #include "kernels/numeric/rope_table.h"
+#include "tests/support/matrix_reference.h"
 #include "tests/support/ragged_case.h"
 
 namespace fut::test {
@@ -68,32 +70,29 @@ Result run(Backend& backend, const Case& c, const Inputs& in) {
   const Guarded<float> cos(backend, in.rope.cos);
   const Guarded<float> sin(backend, in.rope.sin);
   const GuardedMatrix q_out(backend, {tokens, c.q_cols()});
-  backend.qkv_rope_append({x.const_view(), gain.data(), kEps, q.view(), k.view(), v.view(),
-                           c.num_q_heads, c.num_kv_heads, c.head_dim, cos.data(), sin.data(),
-                           kPositions, step.batch(), step.kv(), q_out.view()});
+  QkvRopeAppendArgs args;
+  args.x = x.const_view();
+  args.gain = gain.data();
+  args.eps = kEps;
+  args.weights = QkvMatrices{q.view(), k.view(), v.view()};
+  args.num_q_heads = c.num_q_heads;
+  args.num_kv_heads = c.num_kv_heads;
+  args.head_dim = c.head_dim;
+  args.rope_cos = cos.data();
+  args.rope_sin = sin.data();
+  args.rope_positions = kPositions;
+  args.batch = step.batch();
+  args.kv = step.kv();
+  args.q_out = q_out.view();
+  backend.qkv_rope_append(args);
   return {q_out.values(), step.pages()};
-}
-
-std::vector<Bounded> bounded_row(const std::vector<float>& values, std::int64_t row,
-                                 std::int64_t cols) {
-  const auto first = values.begin() + row * cols;
-  return {first, first + cols};
-}
-
-std::vector<Bounded> normed_row(const Case& c, const Inputs& in, std::int64_t token) {
-  const std::vector<Bounded> x = bounded_row(in.x, token, c.hidden);
-  const Bounded mean = contract_dot(x, x) / Bounded(static_cast<float>(c.hidden));
-  const Bounded inverse = Bounded(1.0F) / sqrt(mean + Bounded(kEps));
-  std::vector<Bounded> h;
-  for (std::size_t i = 0; i < x.size(); ++i) h.push_back(x[i] * inverse * Bounded(in.gain[i]));
-  return h;
 }
 
 std::vector<Bounded> project(const std::vector<Bounded>& h, const std::vector<float>& weight,
                              std::int64_t rows) {
   std::vector<Bounded> y;
   for (std::int64_t n = 0; n < rows; ++n) {
-    y.push_back(contract_dot(h, bounded_row(weight, n, static_cast<std::int64_t>(h.size()))));
+    y.push_back(contract_dot(h, bounded(row_of(weight, n, static_cast<std::int64_t>(h.size())))));
   }
   return y;
 }
@@ -119,7 +118,7 @@ struct Expected {
 };
 
 Expected expected_result(Backend& backend, const Case& c, const Inputs& in) {
-  const layout::KvPageF32 page = {c.num_kv_heads, c.head_dim};
+  const layout::KvPageDense page = {c.num_kv_heads, c.head_dim};
   const RaggedCase step(backend, c.sequences, page, cached_before(c));
   const std::vector<float> before = step.pages();
   const auto rounded = [&](const std::vector<float>& w, std::int64_t rows) {
@@ -133,7 +132,8 @@ Expected expected_result(Backend& backend, const Case& c, const Inputs& in) {
   expected.pages.assign(before.begin(), before.end());
   for (std::size_t t = 0; t < step.arrays().positions.size(); ++t) {
     const int position = step.arrays().positions[t];
-    const std::vector<Bounded> h = normed_row(c, in, static_cast<std::int64_t>(t));
+    const std::vector<Bounded> h =
+        bounded_normed_row(row_of(in.x, static_cast<std::int64_t>(t), c.hidden), in.gain, kEps);
     std::vector<Bounded> q = project(h, q_proj, c.q_cols());
     std::vector<Bounded> k = project(h, k_proj, c.kv_cols());
     const std::vector<Bounded> v = project(h, v_proj, c.kv_cols());
@@ -195,7 +195,7 @@ TEST(QkvRopeAppend, PositionZeroIsNotRotated) {
   }
   const std::vector<CpuSetup> setups = cpu_setups();
   const Result result = run(*setups[0].backend, c, in);
-  EXPECT_TRUE(within_bounds(normed_row(c, in, 0), result.q, {1, 16}));
+  EXPECT_TRUE(within_bounds(bounded_normed_row(in.x, in.gain, kEps), result.q, {1, 16}));
 }
 
 TEST(QkvRopeAppend, GivesTheSameBitsOnEverySetup) {

@@ -1,11 +1,13 @@
 // The inner loops in every build that this machine runs: the same bits as the contract's own words,
-// for every type of weight, every remainder of tile and register, at any alignment.
+// for every type of weight, every remainder of tile and register, at any alignment; and roundings
+// that are those of the scalar functions.
 #include "kernels/cpu/vector_loops.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
 #include <string>
@@ -13,7 +15,8 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dot.h"
-#include "kernels/numeric/formats.h"
+#include "kernels/layout/int4_tile.h"
+#include "kernels/numeric/e4m3.h"
 #include "tests/support/backends.h"
 
 namespace fut::test {
@@ -36,7 +39,7 @@ std::vector<float> contract_dots(const std::vector<float>& x, const std::vector<
 
 TEST_P(VectorLoopsTest, DotsAreTheContractsBitForBit) {
   cpu::CpuBackend backend(1);
-  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16, DType::E4M3}) {
     for (const std::int64_t cols : {1, 2, 15, 16, 17, 31, 32, 47, 48, 100, 256, 384}) {
       for (const std::int64_t tokens : {1, 2, 3, 4, 5, 7, 8}) {
         for (const std::int64_t rows : {1, 3, 4, 5, 9}) {
@@ -82,17 +85,121 @@ TEST_P(VectorLoopsTest, WeightedRowsAddValuesInAscendingOrder) {
 }
 
 TEST_P(VectorLoopsTest, WidenEveryValueExactly) {
-  std::vector<std::uint16_t> all(0x10000 + 5);
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
-  const auto count = static_cast<std::int64_t>(all.size());
-  for (const DType dtype : {DType::F16, DType::BF16}) {
+  for (const DType dtype : {DType::F16, DType::BF16, DType::E4M3}) {
+    const bool is_byte = dtype == DType::E4M3;
+    // Five more, so that the last register is not full.
+    const std::size_t count = (is_byte ? 0x100 : 0x10000) + 5;
+    std::vector<std::uint16_t> codes(count);
     std::vector<float> expected;
-    for (const std::uint16_t bits : all) {
-      expected.push_back(dtype == DType::F16 ? f16_to_f32(bits) : bf16_to_f32(bits));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_byte) {
+        reinterpret_cast<std::uint8_t*>(codes.data())[i] = static_cast<std::uint8_t>(i);
+      } else {
+        codes[i] = static_cast<std::uint16_t>(i);
+      }
+      expected.push_back(value_of(dtype, static_cast<std::uint32_t>(i)));
     }
-    std::vector<float> actual(all.size());
-    GetParam()->widen(dtype, all.data(), count, actual.data());
-    EXPECT_TRUE(same_bits(expected, actual, {1, count})) << dtype_name(dtype);
+    std::vector<float> actual(count);
+    GetParam()->widen(dtype, codes.data(), static_cast<std::int64_t>(count), actual.data());
+    EXPECT_TRUE(same_bits(expected, actual, {1, static_cast<std::int64_t>(count)}))
+        << dtype_name(dtype);
+  }
+}
+
+TEST_P(VectorLoopsTest, WidenEveryInt8) {
+  std::vector<std::int8_t> codes;
+  std::vector<float> expected;
+  for (int v = -128; v < 128 + 5; ++v) {
+    codes.push_back(static_cast<std::int8_t>(v));
+    expected.push_back(static_cast<float>(codes.back()));
+  }
+  std::vector<float> actual(codes.size());
+  GetParam()->widen_int8(codes.data(), static_cast<std::int64_t>(codes.size()), actual.data());
+  EXPECT_EQ(expected, actual);
+}
+
+// Every sign and exponent with fractions around each border of rounding of the three types, both
+// NaNs and both infinities among them.
+std::vector<float> values_to_round() {
+  std::vector<float> values;
+  for (std::uint32_t upper = 0; upper < 0x1000; ++upper) {  // sign, exponent, 3 fraction bits
+    for (const int kept : {3, 7, 10}) {                     // E4M3, BF16, F16
+      for (const std::uint32_t last_bit : {0U, 1U}) {       // even and odd
+        for (const std::int32_t past_half : {-1, 0, 1}) {
+          const int dropped = 23 - kept;
+          const std::uint32_t kept_bits = kept == 3 ? upper ^ last_bit : upper;
+          const std::uint32_t odd = kept == 3 ? 0 : last_bit << dropped;
+          const std::uint32_t half = 1U << (dropped - 1);
+          values.push_back(std::bit_cast<float>((kept_bits << 20) + odd + half +
+                                                static_cast<std::uint32_t>(past_half)));
+        }
+      }
+    }
+    values.push_back(std::bit_cast<float>(upper << 20));
+  }
+  for (const float v : {448.0F, 464.0F, 65504.0F, 65519.0F, 65520.0F, 0x1p-10F, 0x1p-25F}) {
+    for (const float toward : {0.0F, 1e30F}) {
+      values.insert(values.end(), {v, -v, std::nextafter(v, toward), -std::nextafter(v, toward)});
+    }
+  }
+  return values;
+}
+
+TEST_P(VectorLoopsTest, RoundAsTheScalarFunctionsDoAndCountWhatE4m3Clips) {
+  const std::vector<float> values = values_to_round();
+  const auto count = static_cast<std::int64_t>(values.size());
+  const std::int64_t num_clipped =
+      std::count_if(values.begin(), values.end(), [](float v) { return e4m3_saturates(v); });
+  EXPECT_GT(num_clipped, 100);
+  for (const DType dtype : {DType::BF16, DType::F16, DType::E4M3}) {
+    std::vector<float> expected;
+    for (const float v : values) expected.push_back(rounded_to(dtype, v));
+    const std::int64_t wanted = dtype == DType::E4M3 ? num_clipped : 0;
+
+    std::vector<float> rounded = values;
+    EXPECT_EQ(GetParam()->round_to(dtype, rounded.data(), count), wanted) << dtype_name(dtype);
+    EXPECT_TRUE(same_bits(expected, rounded, {1, count})) << dtype_name(dtype);
+
+    std::vector<std::uint8_t> codes(values.size() * static_cast<std::size_t>(dtype_bytes(dtype)));
+    EXPECT_EQ(GetParam()->narrow(dtype, values.data(), count, codes.data()), wanted);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, codes.data() + i * dtype_bytes(dtype), dtype_bytes(dtype));
+      ASSERT_EQ(bits, bits_of(dtype, values[i])) << dtype_name(dtype) << " of " << values[i];
+    }
+  }
+}
+
+TEST_P(VectorLoopsTest, NarrowWritesNothingPastTheEnd) {
+  const std::vector<float> values = normal_values(40, 1);
+  for (const DType dtype : {DType::F32, DType::BF16, DType::F16, DType::E4M3}) {
+    for (std::int64_t count = 1; count <= 40; ++count) {
+      const auto bytes = static_cast<std::size_t>(count * dtype_bytes(dtype));
+      std::vector<std::uint8_t> out(bytes + 64, 0xA5);
+      GetParam()->narrow(dtype, values.data(), count, out.data());
+      for (std::size_t i = bytes; i < out.size(); ++i) ASSERT_EQ(out[i], 0xA5) << count;
+    }
+  }
+}
+
+// Every code in every place of a record.
+TEST_P(VectorLoopsTest, UnpackInt4AsTheLayoutHasIt) {
+  for (const int group : {64, 128}) {
+    const layout::Int4Tile tile = {16, 128, group};
+    for (int shift = 0; shift < 16; ++shift) {
+      std::vector<std::uint8_t> record(static_cast<std::size_t>(tile.record_bytes()));
+      std::vector<float> expected;
+      for (int row = 0; row < 16; ++row) {
+        for (int col = 0; col < group; ++col) {
+          const int u = (row * 7 + col * 3 + col / 16 + shift) % 16;
+          layout::write_nibble(record.data(), tile.slot(row, col), u);
+          expected.push_back(static_cast<float>(u - layout::kInt4CodeBias));
+        }
+      }
+      std::vector<float> actual(expected.size(), kPoison);
+      GetParam()->unpack_int4(record.data(), group, actual.data());
+      ASSERT_TRUE(same_bits(expected, actual, {16, group})) << "groups of " << group;
+    }
   }
 }
 

@@ -6,7 +6,10 @@
 #include <random>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/error.h"
+#include "kernels/numeric/e4m3.h"
 #include "kernels/numeric/formats.h"
+#include "kernels/numeric/kv_int4.h"
 
 #if FUT_CUDA
 #include "kernels/cuda/device.h"
@@ -15,19 +18,25 @@
 namespace fut::test {
 namespace {
 
+// Element `i` of an array of `dtype`. The host is little-endian: the low bytes come first.
+void put_bits(std::span<std::byte> array, DType dtype, std::int64_t i, std::uint32_t bits) {
+  std::memcpy(array.data() + i * dtype_bytes(dtype), &bits,
+              static_cast<std::size_t>(dtype_bytes(dtype)));
+}
+
+std::uint32_t get_bits(std::span<const std::byte> array, DType dtype, std::int64_t i) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, array.data() + i * dtype_bytes(dtype),
+              static_cast<std::size_t>(dtype_bytes(dtype)));
+  return bits;
+}
+
 std::vector<std::byte> narrowed(DType dtype, std::span<const float> values,
                                 std::vector<float>& rounded) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(dtype_bytes(dtype)));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::F32) {
-      std::memcpy(bytes.data() + 4 * i, &values[i], 4);
-      rounded.push_back(values[i]);
-      continue;
-    }
-    const bool is_bf16 = dtype == DType::BF16;
-    const std::uint16_t bits = is_bf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
-    std::memcpy(bytes.data() + 2 * i, &bits, 2);
-    rounded.push_back(is_bf16 ? bf16_to_f32(bits) : f16_to_f32(bits));
+    put_bits(bytes, dtype, static_cast<std::int64_t>(i), bits_of(dtype, values[i]));
+    rounded.push_back(rounded_to(dtype, values[i]));
   }
   return bytes;
 }
@@ -102,11 +111,92 @@ std::vector<float> GuardedMatrix::values() const {
   return result;
 }
 
+std::uint32_t bits_of(DType dtype, float value) {
+  switch (dtype) {
+    case DType::F32:
+      return std::bit_cast<std::uint32_t>(value);
+    case DType::F16:
+      return f32_to_f16_saturating(value);
+    case DType::BF16:
+      return f32_to_bf16(value);
+    case DType::E4M3:
+      return f32_to_e4m3(value);
+    case DType::U8:
+      break;
+  }
+  throw runtime_failure("no test has numbers of {}", dtype_name(dtype));
+}
+
+float value_of(DType dtype, std::uint32_t bits) {
+  switch (dtype) {
+    case DType::F32:
+      return std::bit_cast<float>(bits);
+    case DType::F16:
+      return f16_to_f32(static_cast<std::uint16_t>(bits));
+    case DType::BF16:
+      return bf16_to_f32(static_cast<std::uint16_t>(bits));
+    case DType::E4M3:
+      return e4m3_to_f32(static_cast<std::uint8_t>(bits));
+    case DType::U8:
+      break;
+  }
+  throw runtime_failure("no test has numbers of {}", dtype_name(dtype));
+}
+
+GuardedActivation::GuardedActivation(Backend& backend, DType dtype, Shape shape,
+                                     std::span<const float> values)
+    : dtype_(dtype), shape_(shape), array_(backend, spread(dtype, shape, values)) {}
+
+GuardedActivation::GuardedActivation(Backend& backend, DType dtype, Shape shape)
+    : dtype_(dtype), shape_(shape), array_(backend, spread(dtype, shape, {})) {}
+
+std::vector<std::byte> GuardedActivation::spread(DType dtype, Shape shape,
+                                                 std::span<const float> values) {
+  const std::int64_t stride = shape.cols + kGap;
+  std::vector<std::byte> result(static_cast<std::size_t>(shape.rows * stride * dtype_bytes(dtype)));
+  for (std::int64_t i = 0; i < shape.rows * stride; ++i) {
+    put_bits(result, dtype, i, bits_of(dtype, kPoison));
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    put_bits(result, dtype, index / shape.cols * stride + index % shape.cols,
+             bits_of(dtype, values[i]));
+  }
+  return result;
+}
+
+ActivationView GuardedActivation::view() const {
+  return {array_.data(), dtype_, shape_.rows, shape_.cols, shape_.cols + kGap};
+}
+
+std::vector<std::uint32_t> GuardedActivation::bits() const {
+  const std::vector<std::byte> all = array_.values();
+  const std::int64_t stride = shape_.cols + kGap;
+  std::vector<std::uint32_t> result;
+  for (std::int64_t i = 0; i < shape_.rows * stride; ++i) {
+    const std::uint32_t bits = get_bits(all, dtype_, i);
+    if (i % stride < shape_.cols) {
+      result.push_back(bits);
+    } else if (bits != bits_of(dtype_, kPoison)) {
+      ADD_FAILURE() << "wrote between two rows of [" << shape_.rows << ", " << shape_.cols
+                    << "], at element " << i;
+      break;
+    }
+  }
+  return result;
+}
+
+std::vector<float> GuardedActivation::values() const {
+  std::vector<float> result;
+  for (const std::uint32_t b : bits()) result.push_back(value_of(dtype_, b));
+  return result;
+}
+
 GuardedWeight::GuardedWeight(Backend& backend, DType dtype, Shape shape,
                              std::span<const float> values)
     : dtype_(dtype), shape_(shape), array_(backend, narrowed(dtype, values, rounded_)) {}
 
-WeightMatrix GuardedWeight::view() const {
+DenseMatrix GuardedWeight::view() const {
   return {dtype_, array_.data(), shape_.rows, shape_.cols};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
@@ -95,11 +96,44 @@ class GuardedMatrix {
   Guarded<float> array_;
 };
 
+// T(value) for each type of activations, F16 and E4M3 saturating: its bits, and the number they are.
+[[nodiscard]] std::uint32_t bits_of(DType dtype, float value);
+[[nodiscard]] float value_of(DType dtype, std::uint32_t bits);
+[[nodiscard]] inline float rounded_to(DType dtype, float value) {
+  return value_of(dtype, bits_of(dtype, value));
+}
+
+// A matrix of F32, F16, BF16 or E4M3 whose rows have gaps of poison (a NaN of the type) between
+// them.
+class GuardedActivation {
+ public:
+  // Holds `values`, each rounded to the type.
+  GuardedActivation(Backend& backend, DType dtype, Shape shape, std::span<const float> values);
+  // An output: all poison.
+  GuardedActivation(Backend& backend, DType dtype, Shape shape);
+
+  [[nodiscard]] ActivationView view() const;
+  [[nodiscard]] ConstActivationView const_view() const { return view(); }
+  [[nodiscard]] Shape shape() const { return shape_; }
+  [[nodiscard]] DType dtype() const { return dtype_; }
+  // Without the gaps: the bits of each element, and the number they are, widened. A gap that was
+  // written to fails the test.
+  [[nodiscard]] std::vector<std::uint32_t> bits() const;
+  [[nodiscard]] std::vector<float> values() const;
+
+ private:
+  static constexpr std::int64_t kGap = 3;
+  static std::vector<std::byte> spread(DType dtype, Shape shape, std::span<const float> values);
+  DType dtype_;
+  Shape shape_;
+  Guarded<std::byte> array_;
+};
+
 // A weight matrix of the given type holding `values`, rounded where the type is narrower.
 class GuardedWeight {
  public:
   GuardedWeight(Backend& backend, DType dtype, Shape shape, std::span<const float> values);
-  [[nodiscard]] WeightMatrix view() const;
+  [[nodiscard]] DenseMatrix view() const;
   // The values as the type holds them, widened again: what an op computes with.
   [[nodiscard]] const std::vector<float>& rounded() const { return rounded_; }
 

@@ -1,6 +1,7 @@
 // Forward error analysis of the few operations that the ops are made of, and the two comparers.
 #include "tests/support/compare.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -78,6 +79,19 @@ Bounded exp(const Bounded& a) {
   const double value = std::exp(a.value);
   const Bounded once = rounded(value, value * std::expm1(a.error));
   return {value, once.error + kUnitRoundoff * value};  // within one unit, not half of one
+}
+
+Bounded rounded_to(DType dtype, const Bounded& a) {
+  // Significant bits, and half the step of subnormals.
+  struct Format {
+    double unit_roundoff, half_smallest;
+  };
+  const Format format = dtype == DType::BF16   ? Format{0x1p-8, 0x1p-134}
+                        : dtype == DType::F16  ? Format{0x1p-11, 0x1p-25}
+                        : dtype == DType::E4M3 ? Format{0x1p-4, 0x1p-10}
+                                               : Format{0, 0};
+  const double size = std::fabs(a.value) + a.error;
+  return {a.value, a.error + std::max(format.unit_roundoff * size, format.half_smallest)};
 }
 
 Bounded dot(std::span<const Bounded> a, std::span<const Bounded> b, int roundings) {

@@ -34,6 +34,9 @@ struct Bounded {
 [[nodiscard]] Bounded sqrt(const Bounded& a);
 [[nodiscard]] Bounded exp(const Bounded& a);  // of a library that is right within one unit
 
+// Rounded to a narrower type, within its range: at most half a step of that type is added.
+[[nodiscard]] Bounded rounded_to(DType dtype, const Bounded& a);
+
 // Any order of additions in which a term passes at most `roundings` of them, its product included.
 [[nodiscard]] Bounded dot(std::span<const Bounded> a, std::span<const Bounded> b, int roundings);
 // The contract's order: ceil(n / 16) additions in a partial sum, four in pairs, one product.

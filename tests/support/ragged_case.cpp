@@ -2,12 +2,24 @@
 #include "tests/support/ragged_case.h"
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 
 namespace fut::test {
 namespace {
 
-std::vector<float> pages_with(const RaggedArrays& arrays, const layout::KvPageF32& page,
+// Little-endian elements of the type.
+std::vector<std::byte> narrowed(const std::vector<float>& values, DType dtype) {
+  const auto size = static_cast<std::size_t>(dtype_bytes(dtype));
+  std::vector<std::byte> bytes(values.size() * size);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint32_t bits = bits_of(dtype, values[i]);
+    std::memcpy(bytes.data() + i * size, &bits, size);
+  }
+  return bytes;
+}
+
+std::vector<float> pages_with(const RaggedArrays& arrays, const layout::KvPageDense& page,
                               const std::vector<int>& num_cached) {
   std::vector<float> pages(static_cast<std::size_t>(arrays.num_pages * page.elements()), kPoison);
   for (int s = 0; s < static_cast<int>(num_cached.size()); ++s) {
@@ -49,9 +61,13 @@ RaggedArrays::RaggedArrays(const std::vector<SequenceShape>& sequences) {
   for (std::int32_t i = 0; i < num_pages; ++i) page_table.push_back(i);
   std::shuffle(page_table.begin(), page_table.end(), std::mt19937(5));
   page_table.pop_back();
+  num_raw_slots = static_cast<int>(sequences.size()) + 1;
+  for (std::int32_t i = 0; i < num_raw_slots; ++i) raw_slots.push_back(i);
+  std::shuffle(raw_slots.begin(), raw_slots.end(), std::mt19937(6));
+  raw_slots.pop_back();
 }
 
-std::int64_t RaggedArrays::page_offset(const layout::KvPageF32& page, int sequence,
+std::int64_t RaggedArrays::page_offset(const layout::KvPageDense& page, int sequence,
                                        int position) const {
   const std::int32_t first = kv_indptr[static_cast<std::size_t>(sequence)];
   const auto entry = static_cast<std::size_t>(first + position / layout::kPageTokens);
@@ -67,31 +83,47 @@ float cached_value(bool is_value, int sequence, int head, int position, int d) {
   return (static_cast<float>(hash % 129U) - 64.0F) / 64.0F;
 }
 
-RaggedCase::RaggedCase(Backend& backend, const std::vector<SequenceShape>& sequences,
-                       layout::KvPageF32 page, const std::vector<int>& num_cached)
-    : arrays_(sequences),
-      page_(page),
-      token_ids_(backend, arrays_.token_ids),
-      positions_(backend, arrays_.positions),
-      q_indptr_(backend, arrays_.q_indptr),
-      kv_indptr_(backend, arrays_.kv_indptr),
-      page_table_(backend, arrays_.page_table),
-      kv_lengths_(backend, arrays_.kv_lengths),
-      pages_(backend, pages_with(arrays_, page, num_cached)) {}
+GuardedBatch::GuardedBatch(Backend& backend, const RaggedArrays& arrays)
+    : token_ids_(backend, arrays.token_ids),
+      positions_(backend, arrays.positions),
+      q_indptr_(backend, arrays.q_indptr),
+      kv_indptr_(backend, arrays.kv_indptr),
+      page_table_(backend, arrays.page_table),
+      kv_lengths_(backend, arrays.kv_lengths),
+      raw_slots_(backend, arrays.raw_slots),
+      num_sequences_(static_cast<int>(arrays.kv_lengths.size())),
+      num_tokens_(static_cast<int>(arrays.positions.size())) {}
 
-RaggedBatch RaggedCase::batch() const {
-  return {static_cast<int>(arrays_.kv_lengths.size()),
-          static_cast<int>(arrays_.positions.size()),
-          token_ids_.data(),
-          positions_.data(),
-          q_indptr_.data(),
-          kv_indptr_.data(),
-          page_table_.data(),
-          kv_lengths_.data()};
+RaggedBatch GuardedBatch::view() const {
+  return {.num_sequences = num_sequences_,
+          .num_tokens = num_tokens_,
+          .token_ids = token_ids_.data(),
+          .positions = positions_.data(),
+          .q_indptr = q_indptr_.data(),
+          .kv_indptr = kv_indptr_.data(),
+          .page_table = page_table_.data(),
+          .kv_lengths = kv_lengths_.data(),
+          .raw_slots = raw_slots_.data()};
 }
 
-KvPages RaggedCase::kv() const {
-  return {pages_.data(), arrays_.num_pages, page_};
+RaggedCase::RaggedCase(Backend& backend, const std::vector<SequenceShape>& sequences,
+                       layout::KvPageDense page, const std::vector<int>& num_cached, DType dtype)
+    : arrays_(sequences),
+      page_(page),
+      dtype_(dtype),
+      batch_(backend, arrays_),
+      pages_(backend, narrowed(pages_with(arrays_, page, num_cached), dtype)) {}
+
+std::vector<float> RaggedCase::pages() const {
+  const std::vector<std::byte> bytes = pages_.values();
+  const auto size = static_cast<std::size_t>(dtype_bytes(dtype_));
+  std::vector<float> values;
+  for (std::size_t i = 0; i < bytes.size(); i += size) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i, size);
+    values.push_back(value_of(dtype_, bits));
+  }
+  return values;
 }
 
 }  // namespace fut::test

@@ -12,11 +12,11 @@ namespace fut::test {
 namespace {
 
 using layout::kPageTokens;
-using layout::KvPageF32;
+using layout::KvPageDense;
 
 TEST(KvPage, GivesEveryElementOnePlaceAndLeavesNoHole) {
-  for (const KvPageF32 page :
-       {KvPageF32{1, 2}, KvPageF32{2, 16}, KvPageF32{8, 128}, KvPageF32{3, 6}}) {
+  for (const KvPageDense page :
+       {KvPageDense{1, 2}, KvPageDense{2, 16}, KvPageDense{8, 128}, KvPageDense{3, 6}}) {
     std::vector<int> uses(static_cast<std::size_t>(page.elements()));
     for (int head = 0; head < page.num_kv_heads; ++head) {
       for (int slot = 0; slot < kPageTokens; ++slot) {
@@ -65,8 +65,8 @@ std::vector<std::vector<std::string>> table_after(const std::string& heading) {
 
 // The page of the picture: two heads of four values.
 TEST(KvPage, IsDrawnInTheReadmeAsItIs) {
-  constexpr KvPageF32 kDrawn = {2, 4};
-  const auto rows = table_after("KvPageF32{num_kv_heads 2, head_dim 4}");
+  constexpr KvPageDense kDrawn = {2, 4};
+  const auto rows = table_after("KvPageDense{num_kv_heads 2, head_dim 4}");
   ASSERT_GE(rows.size(), 3U) << "the table of kernels/README.md was not found";
   std::size_t num_checked = 0;
   for (std::size_t i = 2; i < rows.size(); ++i) {  // after the heading and the line under it

@@ -1,0 +1,55 @@
+// Powers of two by which activations are multiplied before they are rounded to a narrow type, each
+// a function of sizes or statistics alone. Exact scalar functions; not how statistics are gathered.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/numeric/e4m3.h"
+
+namespace fut {
+
+// 2^floor(log2(v)) and 2^ceil(log2(v)) for v > 0, exact.
+[[nodiscard]] inline float power_of_two_below(double v) {
+  return static_cast<float>(std::ldexp(1.0, std::ilogb(v)));
+}
+[[nodiscard]] inline float power_of_two_above(double v) {
+  const float below = power_of_two_below(v);
+  return static_cast<double>(below) == v ? below : 2 * below;
+}
+
+// Of a normalised row of `hidden` numbers, none of which can exceed sqrt(hidden): it never
+// saturates E4M3.
+[[nodiscard]] inline float normalised_operand_scale(std::int64_t hidden) {
+  return power_of_two_below(static_cast<double>(kE4m3Max) / std::sqrt(static_cast<double>(hidden)));
+}
+
+inline constexpr double kAmaxHeadroom =
+    4;  // unseen text has larger values than what was calibrated
+
+// Of an attention output, a weighted mean of values of which none seen was larger than amax_v. 1
+// where nothing but zeros was seen.
+[[nodiscard]] inline float attention_output_scale(double amax_v) {
+  if (!(amax_v > 0)) return 1;
+  return power_of_two_below(static_cast<double>(kE4m3Max) / (kAmaxHeadroom * amax_v));
+}
+
+// Of a SwiGLU output of root mean square `sigma` and largest size `amax`: headroom above the
+// largest, unless ordinary values would then sink into E4M3's subnormals, below 2^-6; a few clipped
+// ones do less harm. 1 where nothing but zeros was seen.
+[[nodiscard]] inline float swiglu_output_scale(double sigma, double amax) {
+  if (!(amax > 0) || !(sigma > 0)) return 1;
+  const float by_amax = power_of_two_below(static_cast<double>(kE4m3Max) / (kAmaxHeadroom * amax));
+  const float by_sigma = power_of_two_above(0x1p-6 / sigma);
+  return by_amax > by_sigma ? by_amax : by_sigma;
+}
+
+// The least e >= 0 with amax * 2^-e <= 2^15, which leaves F16's 65504 a factor of two. amax of one
+// token's SwiGLU output; 0 where it is not finite.
+[[nodiscard]] inline std::int32_t swiglu_exponent(float amax) {
+  if (!std::isfinite(amax) || amax <= 0x1p15F) return 0;
+  const int e = std::ilogb(amax) - 15;
+  return std::ldexp(amax, -e) > 0x1p15F ? e + 1 : e;
+}
+
+}  // namespace fut

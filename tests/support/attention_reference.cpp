@@ -1,0 +1,215 @@
+// Attention of one query head, slowly.
+#include "tests/support/attention_reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/vector_loops.h"
+#include "tests/support/backends.h"
+
+namespace fut::test {
+namespace {
+
+std::size_t group_of(const CachedRow& row, std::size_t dim) {
+  return dim / (row.codes.size() / row.scales.size());
+}
+
+// ---- float32, in the contract's order ----------------------------------------------------------
+
+// A coded number as a prefill reads it.
+float widened(const CachedRow& row, std::size_t dim) {
+  if (!row.is_coded()) return row.numbers[dim];
+  const std::size_t group = group_of(row, dim);
+  const float scaled = row.scales[group] * row.codes[dim];
+  return rounded_to(DType::BF16, row.minima[group] + scaled);
+}
+
+float score(const AttentionCase& c, const CachedRow& key) {
+  const std::size_t dims = c.query.size();
+  if (c.kind != AttentionNumbers::Factored || !key.is_coded()) {
+    std::vector<float> row;
+    for (std::size_t d = 0; d < dims; ++d) row.push_back(widened(key, d));
+    return cpu::dot(c.query.data(), row.data(), static_cast<std::int64_t>(dims));
+  }
+  const std::size_t group_dims = dims / key.scales.size();
+  const std::vector<float> ones(group_dims, 1.0F);
+  float sum = 0;
+  for (std::size_t group = 0; group < key.scales.size(); ++group) {
+    const float* q = c.query.data() + group * group_dims;
+    const float* u = key.codes.data() + group * group_dims;
+    const auto cols = static_cast<std::int64_t>(group_dims);
+    sum += key.scales[group] * cpu::dot(u, q, cols) +
+           key.minima[group] * cpu::dot(ones.data(), q, cols);
+  }
+  return sum;
+}
+
+// exp(score - maximum) of every key.
+std::vector<float> probabilities(const AttentionCase& c) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(c.query.size()));
+  std::vector<float> p;
+  for (const CachedRow& key : c.keys) p.push_back(score(c, key) * scale);
+  const float maximum = *std::max_element(p.begin(), p.end());
+  // Every build of the loops gives the same bits; another test holds them to exp().
+  cpu::usable_vector_loops().front()->exponentials(p.data(), static_cast<std::int64_t>(p.size()),
+                                                   maximum);
+  return p;
+}
+
+}  // namespace
+
+std::vector<float> contract_attention(const AttentionCase& c) {
+  const bool factored = c.kind == AttentionNumbers::Factored;
+  const std::vector<float> p = probabilities(c);
+  float coded_sum = 0;
+  float raw_sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    float& sum = factored && c.keys[i].is_coded() ? coded_sum : raw_sum;
+    sum += p[i];
+  }
+  std::vector<float> out;
+  for (std::size_t d = 0; d < c.query.size(); ++d) {
+    float codes = 0;
+    float minima = 0;
+    float raw = 0;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const CachedRow& value = c.values[i];
+      if (factored && value.is_coded()) {
+        const std::size_t group = group_of(value, d);
+        codes += rounded_to(DType::F16, p[i] * value.scales[group]) * value.codes[d];
+        minima += p[i] * value.minima[group];
+      } else {
+        const float weight =
+            c.kind == AttentionNumbers::Plain ? p[i] : rounded_to(DType::BF16, p[i]);
+        raw += weight * widened(value, d);
+      }
+    }
+    out.push_back(((codes + minima) + raw) / (coded_sum + raw_sum));
+  }
+  return out;
+}
+
+// ---- bounds ------------------------------------------------------------------------------------
+
+Bounded narrowed(const Bounded& value, DType dtype) {
+  // Half a step of the type, relative for normal numbers and absolute for subnormals.
+  double relative = kUnitRoundoff;
+  double absolute = 0x1p-150;
+  if (dtype == DType::BF16) {
+    relative = 0x1p-8;
+    absolute = 0x1p-134;
+  } else if (dtype == DType::F16) {
+    relative = 0x1p-11;
+    absolute = 0x1p-25;
+  } else if (dtype == DType::E4M3) {
+    relative = 0x1p-4;
+    absolute = 0x1p-10;
+  }
+  return {value.value, value.error + relative * (std::fabs(value.value) + value.error) + absolute};
+}
+
+namespace {
+
+Bounded bounded_number(const CachedRow& row, std::size_t dim) {
+  if (!row.is_coded()) return row.numbers[dim];
+  const std::size_t group = group_of(row, dim);
+  const Bounded number =
+      Bounded(row.minima[group]) + Bounded(row.scales[group]) * Bounded(row.codes[dim]);
+  return narrowed(number, DType::BF16);
+}
+
+Bounded bounded_score(const AttentionCase& c, const CachedRow& key) {
+  const std::vector<Bounded> query(c.query.begin(), c.query.end());
+  if (c.kind != AttentionNumbers::Factored || !key.is_coded()) {
+    std::vector<Bounded> row;
+    for (std::size_t d = 0; d < query.size(); ++d) row.push_back(bounded_number(key, d));
+    return contract_dot(query, row);
+  }
+  const std::size_t group_dims = query.size() / key.scales.size();
+  const std::vector<Bounded> ones(group_dims, Bounded(1.0F));
+  const std::vector<Bounded> codes(key.codes.begin(), key.codes.end());
+  Bounded sum;
+  for (std::size_t group = 0; group < key.scales.size(); ++group) {
+    const auto q = std::span(query).subspan(group * group_dims, group_dims);
+    const auto u = std::span(codes).subspan(group * group_dims, group_dims);
+    sum = sum + (Bounded(key.scales[group]) * contract_dot(u, q) +
+                 Bounded(key.minima[group]) * contract_dot(ones, q));
+  }
+  return sum;
+}
+
+std::vector<Bounded> bounded_probabilities(const AttentionCase& c) {
+  const Bounded scale = Bounded(1.0F) / sqrt(Bounded(static_cast<float>(c.query.size())));
+  std::vector<Bounded> scores;
+  for (const CachedRow& key : c.keys) scores.push_back(bounded_score(c, key) * scale);
+  double maximum = -INFINITY;
+  for (const Bounded& s : scores) maximum = std::max(maximum, s.value);
+  // Any number may be taken from all scores: it cancels in the quotient. So the maximum carries no
+  // error of its own here.
+  std::vector<Bounded> p;
+  for (const Bounded& s : scores) p.push_back(exp(s - Bounded(maximum, 0)));
+  return p;
+}
+
+// p times a row's weight in the sums: what it is multiplied with, and by what number.
+Bounded bounded_sum(const AttentionCase& c, const std::vector<Bounded>& p, std::size_t dim) {
+  std::vector<Bounded> coded_weights, codes, minimum_weights, minima, raw_weights, numbers;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const CachedRow& value = c.values[i];
+    if (c.kind == AttentionNumbers::Factored && value.is_coded()) {
+      const std::size_t group = group_of(value, dim);
+      // Twice, for the float32 maximum may be off a little: p then is some other number beside 1,
+      // and the steps of subnormals do not grow with it.
+      const Bounded weight = p[i] * Bounded(value.scales[group]);
+      coded_weights.push_back(narrowed(narrowed(weight, DType::F16), DType::F16));
+      codes.emplace_back(value.codes[dim]);
+      minimum_weights.push_back(p[i]);
+      minima.emplace_back(value.minima[group]);
+    } else {
+      raw_weights.push_back(c.kind == AttentionNumbers::Plain ? p[i] : narrowed(p[i], DType::BF16));
+      numbers.push_back(bounded_number(value, dim));
+    }
+  }
+  const auto roundings = [](const std::vector<Bounded>& terms) {
+    return static_cast<int>(terms.size()) + 1;
+  };
+  return (dot(coded_weights, codes, roundings(codes)) +
+          dot(minimum_weights, minima, roundings(minima))) +
+         dot(raw_weights, numbers, roundings(numbers));
+}
+
+}  // namespace
+
+std::vector<Bounded> bounded_attention(const AttentionCase& c, DType out) {
+  const std::vector<Bounded> p = bounded_probabilities(c);
+  const std::vector<Bounded> ones(p.size(), Bounded(1.0F));
+  const Bounded sum = dot(p, ones, static_cast<int>(p.size()) + 1);
+  std::vector<Bounded> result;
+  for (std::size_t d = 0; d < c.query.size(); ++d) {
+    const Bounded quotient = bounded_sum(c, p, d) / sum;
+    result.push_back(out == DType::F32 ? quotient : narrowed(quotient, out));
+  }
+  return result;
+}
+
+std::vector<float> rotated_and_rounded(std::vector<float> row, int rotation_block) {
+  if (rotation_block > 0) {
+    // Sylvester's matrix by its definition would add in another order: the contract names the
+    // butterflies, and so these are written out again here.
+    const auto block = static_cast<std::size_t>(rotation_block);
+    const auto norm = static_cast<float>(1.0 / std::sqrt(static_cast<double>(rotation_block)));
+    for (std::size_t distance = 1; distance < block; distance *= 2) {
+      const std::vector<float> before = row;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        const float partner = before[i ^ distance];
+        row[i] = (i & distance) == 0 ? before[i] + partner : partner - before[i];
+      }
+    }
+    for (float& v : row) v *= norm;
+  }
+  for (float& v : row) v = rounded_to(DType::BF16, v);
+  return row;
+}
+
+}  // namespace fut::test

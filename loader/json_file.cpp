@@ -85,22 +85,25 @@ class Guard {
 }  // namespace
 
 json read_json_file(const std::filesystem::path& path) {
-  const std::string text = read_text(path);
+  return parse_json_object(path, read_text(path));
+}
+
+json parse_json_object(const std::filesystem::path& name, const std::string& text) {
   // The JSON parser takes a NUL for the end of the text and would not look at what follows it.
   if (const std::size_t nul = text.find('\0'); nul != text.npos) {
-    throw_not_json(path, text, nul + 1);
+    throw_not_json(name, text, nul + 1);
   }
-  Guard guard(path);
+  Guard guard(name);
   json document;
   try {
     document = json::parse(text, std::ref(guard));
   } catch (const json::parse_error& error) {
-    throw_not_json(path, text, error.byte);
+    throw_not_json(name, text, error.byte);
   } catch (const json::out_of_range&) {
-    throw data_error("{}: holds a number that is too large for a float64", path.string());
+    throw data_error("{}: holds a number that is too large for a float64", name.string());
   }
   if (!document.is_object()) {
-    throw data_error("{}: holds {}, a JSON object is expected", path.string(),
+    throw data_error("{}: holds {}, a JSON object is expected", name.string(),
                      document.type_name());
   }
   return document;

@@ -18,6 +18,10 @@ namespace fut {
 // float64.
 [[nodiscard]] nlohmann::json read_json_file(const std::filesystem::path& path);
 
+// The same of a text that comes from elsewhere; `name` stands for it in messages.
+[[nodiscard]] nlohmann::json parse_json_object(const std::filesystem::path& name,
+                                               const std::string& text);
+
 // The keys of one object of a file. A key whose value is null counts as absent. References `file`
 // and `object`, which must outlive it.
 class JsonObject {

@@ -17,7 +17,8 @@
 
 namespace fut {
 
-// Where one tensor lies in its file. `offset` counts from the start of the file.
+// Where one tensor lies in its file. `offset` counts from the start of the file. U8 is bytes, not
+// numbers.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::F32;
@@ -41,6 +42,7 @@ class Safetensors {
   // download) where that can be told.
   static Safetensors open(const std::filesystem::path& path);
 
+  [[nodiscard]] const MappedFile& file() const { return file_; }
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] std::uint64_t header_bytes() const { return header_bytes_; }
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }  // by offset

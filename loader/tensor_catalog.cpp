@@ -21,7 +21,7 @@ void TensorCatalog::add_file(const Safetensors& file) {
                      quote(name), it->second.file->path().string(), file.path().string());
   };
   for (const TensorInfo& info : file.tensors()) {
-    add(info.name, {&file, &info, dtype_name(info.dtype)});
+    add(info.name, {&file, info.dtype == DType::U8 ? nullptr : &info, dtype_name(info.dtype)});
   }
   for (const UnsupportedTensor& tensor : file.unsupported()) {
     add(tensor.name, {&file, nullptr, tensor.dtype});

@@ -65,6 +65,9 @@ NamedTensor make_tensor(std::string name, DType dtype, std::vector<std::int64_t>
       case DType::BF16:
         append(tensor.bytes, to_bf16(value));
         break;
+      case DType::E4M3:
+      case DType::U8:
+        throw std::invalid_argument(tensor.name + ": numbers are not rounded to bytes here");
     }
   }
   return tensor;

@@ -1,0 +1,176 @@
+// The header first, with room for what is known last; then tensors as they come; then the header
+// again, checksums, and the folder's name.
+#include "loader/packed_writer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "kernels/check.h"
+#include "loader/crc32c.h"
+#include "loader/mapped_file.h"
+#include "loader/packed_model.h"
+
+namespace fut {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kFileName[] = "model.safetensors";
+constexpr std::uint64_t kPrefixBytes = 8;
+constexpr std::uint64_t kDataAlignment = 64;  // of the first byte of data
+// What a report may take: a few lines for each tensor.
+constexpr std::uint64_t kReportBase = 16U << 10;
+constexpr std::uint64_t kReportPerTensor = 512;
+
+std::uint64_t data_bytes(const std::vector<PackedTensor>& tensors) {
+  std::uint64_t total = 0;
+  for (const PackedTensor& tensor : tensors) total += tensor_bytes(tensor);
+  return total;
+}
+
+PackedTensor checksum_tensor(const std::vector<PackedTensor>& tensors) {
+  return {std::string(kChecksumTensor),
+          DType::U8,
+          {static_cast<std::int64_t>(checksum_table_bytes(data_bytes(tensors)))}};
+}
+
+// Throws Data where `folder` is in use for something that must not be replaced.
+void check_target(const std::filesystem::path& folder, bool overwrite) {
+  std::error_code error;
+  const auto status = std::filesystem::status(folder, error);
+  if (status.type() == std::filesystem::file_type::not_found) return;
+  if (std::filesystem::exists(status) && !std::filesystem::is_directory(status)) {
+    throw data_error("{}: is a file, a folder is to be written; choose another name",
+                     folder.string());
+  }
+  const bool is_empty = std::filesystem::is_empty(folder, error);
+  if (error) throw data_error("{}: cannot be looked at: {}", folder.string(), error.message());
+  if (is_empty) return;
+  if (!PackedModel::is_packed(folder)) {
+    throw data_error(
+        "{}: exists and holds something that fut quantize did not write; choose another folder",
+        folder.string());
+  }
+  if (!overwrite) {
+    throw data_error(
+        "{}: exists and holds a quantised model; choose another folder, or remove this one",
+        folder.string());
+  }
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMetadata& metadata,
+                           std::vector<PackedTensor> tensors, bool overwrite)
+    : folder_(resolved_target(folder)),
+      overwrite_(overwrite),
+      metadata_(metadata),
+      tensors_(std::move(tensors)) {
+  check_target(folder_, overwrite_);
+  const std::uint64_t room = kReportBase + kReportPerTensor * tensors_.size();
+  tensors_.push_back(checksum_tensor(tensors_));
+  const std::uint64_t least = kPrefixBytes + header_json("").size() + room;
+  const std::uint64_t data_begin = (least + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
+  header_bytes_ = data_begin - kPrefixBytes;
+
+  partial_ = std::make_unique<PartialFolder>(folder_);
+  file_ =
+      std::make_unique<OutputFile>(partial_->path() / kFileName, data_begin + data_bytes(tensors_));
+  // Blanks for now: until the end this is no safetensors file.
+  const std::string blanks(static_cast<std::size_t>(data_begin), ' ');
+  file_->write(bytes_of(blanks));
+}
+
+PackedWriter::~PackedWriter() = default;
+
+std::string PackedWriter::header_json(std::string_view report) const {
+  json header;
+  header["__metadata__"] = {{"format", kPackedFormat},
+                            {"version", fmt::format("{}", kPackedVersion)},
+                            {"options", options_json(metadata_.options)},
+                            {"source", identity_json(metadata_.source)},
+                            {"report", report}};
+  std::uint64_t offset = 0;
+  for (const PackedTensor& tensor : tensors_) {
+    const std::uint64_t end = offset + tensor_bytes(tensor);
+    header[tensor.name] = {{"dtype", dtype_name(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  FUT_CHECK(header.size() == tensors_.size() + 1, "{} tensors have {} names", tensors_.size(),
+            header.size() - 1);
+  // Keys in alphabetical order: the format is among the first bytes of the file.
+  return header.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void PackedWriter::append(std::string_view tensor, std::span<const std::byte> bytes) {
+  FUT_CHECK(partial_ != nullptr && current_ + 1 < tensors_.size(), "{} comes after the last tensor",
+            tensor);
+  const PackedTensor& expected = tensors_[current_];
+  const std::uint64_t size = tensor_bytes(expected);
+  FUT_CHECK(tensor == expected.name, "{} comes where {} is due, of which {} bytes of {} are there",
+            tensor, expected.name, appended_, size);
+  FUT_CHECK(bytes.size() <= size - appended_, "{} has {} bytes, {} come after {}", tensor, size,
+            bytes.size(), appended_);
+  file_->write(bytes);
+  checksums_.add(bytes);
+  appended_ += bytes.size();
+  if (appended_ < size) return;
+  ++current_;
+  appended_ = 0;
+}
+
+void PackedWriter::copy_companions(const std::filesystem::path& source) {
+  constexpr std::uint64_t kPiece = 1U << 20;
+  std::vector<std::byte> piece(kPiece);
+  for (const std::string& name : list_companions(source)) {
+    const MappedFile from = MappedFile::open(source / name);
+    OutputFile to(partial_->path() / name, from.size());
+    for (std::uint64_t begin = 0; begin < from.size(); begin += kPiece) {
+      const auto count = static_cast<std::size_t>(std::min(kPiece, from.size() - begin));
+      from.read(begin, std::span(piece).first(count));
+      to.write(std::span(piece).first(count));
+    }
+    to.close();
+  }
+}
+
+void PackedWriter::add_file(std::string_view name, std::string_view text) {
+  FUT_CHECK(!name.empty() && name.find('/') == name.npos, "{} is not the name of a file", name);
+  OutputFile to(partial_->path() / name, text.size());
+  to.write(bytes_of(text));
+  to.close();
+}
+
+std::uint64_t PackedWriter::report_room() const {
+  return header_bytes_ - header_json("").size();
+}
+
+void PackedWriter::finish(std::string_view report_json) {
+  FUT_CHECK(partial_ != nullptr, "{}: is finished already", folder_.string());
+  FUT_CHECK(current_ + 1 == tensors_.size(), "{} is missing: {} of {} tensors are there",
+            tensors_[current_].name, current_, tensors_.size() - 1);
+  std::string header(kPrefixBytes, '\0');
+  for (std::size_t i = 0; i < kPrefixBytes; ++i) {
+    header[i] = static_cast<char>(header_bytes_ >> (8 * i) & 0xFFU);
+  }
+  header += header_json(report_json);
+  FUT_CHECK(header.size() <= kPrefixBytes + header_bytes_, "a report of {} bytes has room for {}",
+            report_json.size(), report_room());
+  header.resize(static_cast<std::size_t>(kPrefixBytes + header_bytes_), ' ');
+
+  file_->write(encode_checksums({checksums_.chunks(), crc32c(bytes_of(header))}));
+  file_->write_at(0, bytes_of(header));
+  file_->close();
+  check_target(folder_, overwrite_);
+  partial_->publish(overwrite_);
+  partial_.reset();
+}
+
+}  // namespace fut

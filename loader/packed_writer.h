@@ -1,0 +1,85 @@
+// Writes a packed folder: model.safetensors and the files beside it. What is in the tensors is the
+// caller's business. Equal calls give equal bytes: no time, path, process or machine is written.
+//
+// model.safetensors is a safetensors file like any other (safetensors.h), with
+//   __metadata__   format "fut-packed"; version, see kPackedVersion; options and source, JSON as
+//                  options_json and identity_json have it; report, JSON of whoever quantised
+//   header         blanks at its end, up to the room that was left for the report
+//   tensors        those of packed_tensors.h, the checksums last
+//   checksums      see packed_checksums.h
+//
+// Everything is written to FOLDER.partial-PID-RANDOM beside the folder and renamed when it is
+// complete and on the disk. A writer that ends early removes its partial folder; what killed
+// processes left is removed by the next writer of the same folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "loader/packed_checksums.h"
+#include "loader/packed_options.h"
+#include "loader/packed_tensors.h"
+#include "loader/partial_folder.h"
+#include "loader/source_identity.h"
+
+namespace fut {
+
+inline constexpr std::string_view kPackedFormat = "fut-packed";
+// Thousands: what is in the file and what it means. The rest: the layout of INT4 codes.
+inline constexpr int kPackedVersion = 1000 + static_cast<int>(layout::Int4Tile::kVersion);
+
+struct PackedMetadata {
+  PackedOptions options;
+  SourceIdentity source;
+};
+
+class PackedWriter {
+ public:
+  // Makes the partial folder (and the folders above it) and takes the disk space for all tensors.
+  // An existing `folder` is refused unless it is empty, or `overwrite` is set and it is a packed
+  // folder. Throws Data (existing folder) or Runtime (no space, no permission: path, bytes that are
+  // needed and that are free, reason).
+  PackedWriter(const std::filesystem::path& folder, const PackedMetadata& metadata,
+               std::vector<PackedTensor> tensors, bool overwrite);
+  PackedWriter(const PackedWriter&) = delete;
+  PackedWriter& operator=(const PackedWriter&) = delete;
+  ~PackedWriter();
+
+  // The next bytes of the tensor whose turn it is; a tensor may come in pieces. Throws Runtime as
+  // above.
+  void append(std::string_view tensor, std::span<const std::byte> bytes);
+
+  // list_companions(source), byte for byte.
+  void copy_companions(const std::filesystem::path& source);
+  // One more file.
+  void add_file(std::string_view name, std::string_view text);
+
+  // Bytes a report may have at most: JSON in a JSON string grows by its escapes, counted in.
+  [[nodiscard]] std::uint64_t report_room() const;
+  // After the last byte of the last tensor: report and checksums, everything to the disk, rename.
+  // Throws Runtime as above; and where another process made the folder meanwhile.
+  void finish(std::string_view report_json);
+
+ private:
+  // The header with a report, without the blanks that follow it.
+  [[nodiscard]] std::string header_json(std::string_view report) const;
+
+  std::filesystem::path folder_;
+  bool overwrite_;
+  PackedMetadata metadata_;
+  std::vector<PackedTensor> tensors_;  // with the checksums
+  std::uint64_t header_bytes_ = 0;     // what the first 8 bytes of the file say
+  std::size_t current_ = 0;            // the tensor whose turn it is
+  std::uint64_t appended_ = 0;         // bytes of it
+  ChunkChecksums checksums_;
+  std::unique_ptr<PartialFolder> partial_;  // nullptr: finished
+  std::unique_ptr<OutputFile> file_;
+};
+
+}  // namespace fut

@@ -1,0 +1,227 @@
+// System calls, and words for what went wrong with them.
+#include "loader/partial_folder.h"
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <random>
+#include <string>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "kernels/error.h"
+
+namespace fut {
+namespace {
+
+constexpr std::string_view kPartial = ".partial-";
+
+std::string reason(int error_number) {
+  return std::generic_category().message(error_number);
+}
+
+std::string_view next_step(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      return "make room, or choose a folder on another disk (-o, --cache-dir)";
+    case EFBIG:
+      return "files of this size are not allowed here: raise the limit (ulimit -f), or choose a "
+             "folder on another disk (-o, --cache-dir)";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "choose a folder that can be written (-o, --cache-dir)";
+    default:
+      return "check the disk, or choose another folder (-o, --cache-dir)";
+  }
+}
+
+// Bytes that an ordinary user can still write where `path` lies; 0 where nobody says.
+std::uint64_t free_bytes(const std::filesystem::path& path) {
+  struct statvfs status = {};
+  if (::statvfs(path.c_str(), &status) != 0) return 0;
+  return std::uint64_t{status.f_bavail} * status.f_frsize;
+}
+
+// A folder's entries are on the disk only after this. Some file systems have no such call.
+void sync_folder(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;  // a folder that can be written and not read
+  const int error_number = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  if (error_number == 0 || error_number == EINVAL || error_number == EROFS) return;
+  throw runtime_failure("{}: cannot be brought onto the disk: {}; {}", folder.string(),
+                        reason(error_number), next_step(error_number));
+}
+
+// The lock of a folder, or -1 where another process has it or the folder cannot be opened.
+int lock_folder(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0 && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+  if (descriptor >= 0) ::close(descriptor);
+  return -1;
+}
+
+// Whether a partial folder's process is gone: its number stands for none here, and (the process may
+// be one of another container) nobody holds the lock.
+bool is_abandoned(const std::filesystem::path& partial, std::string_view pid_and_random) {
+  pid_t pid = 0;
+  const char* end = pid_and_random.data() + pid_and_random.size();
+  const auto parsed = std::from_chars(pid_and_random.data(), end, pid);
+  if (parsed.ec != std::errc() || pid <= 0 || parsed.ptr == end || *parsed.ptr != '-') return false;
+  if (::kill(pid, 0) == 0 || errno != ESRCH) return false;
+  const int lock = lock_folder(partial);
+  if (lock < 0) return false;
+  ::close(lock);
+  return true;
+}
+
+void remove_abandoned(const std::filesystem::path& final_path) {
+  const std::string prefix = final_path.filename().string() + std::string(kPartial);
+  std::error_code error;  // nothing depends on whether the rubbish can be seen and removed
+  for (auto it = std::filesystem::directory_iterator(final_path.parent_path(), error);
+       !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    std::error_code ignored;
+    if (is_abandoned(it->path(), std::string_view(name).substr(prefix.size()))) {
+      std::filesystem::remove_all(it->path(), ignored);
+    }
+  }
+}
+
+// Swaps two folders' names. Returns 0 or an error number, and has changed nothing then.
+int exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  // A file system without exchange: for an instant nothing has the name b.
+  const std::filesystem::path aside = a.string() + "-old";
+  if (::rename(b.c_str(), aside.c_str()) != 0) return errno;
+  const int error_number = ::rename(a.c_str(), b.c_str()) == 0 ? 0 : errno;
+  (void)::rename(aside.c_str(), error_number == 0 ? a.c_str() : b.c_str());
+  return error_number;
+}
+
+}  // namespace
+
+// ---- files --------------------------------------------------------------------------------------
+
+OutputFile::OutputFile(const std::filesystem::path& path, std::uint64_t expected_bytes)
+    : path_(path), expected_bytes_(expected_bytes) {
+  constexpr mode_t kMode = 0666;  // less the user's mask
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
+  if (descriptor_ < 0) fail("cannot be made", 0, errno);
+  if (expected_bytes == 0) return;
+  const auto size = static_cast<off_t>(expected_bytes);
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor_, 0, 0, size);
+  } while (result != 0 && errno == EINTR);
+  const int error_number = result == 0 ? 0 : errno;
+  if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) {
+    ::close(descriptor_);
+    fail("cannot be given its size", expected_bytes, error_number);
+  }
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void OutputFile::fail(const char* what, std::uint64_t bytes, int error_number) const {
+  if (bytes == 0) {
+    throw runtime_failure("{}: {}: {}; {}", path_.string(), what, reason(error_number),
+                          next_step(error_number));
+  }
+  throw runtime_failure(
+      "{}: {}, {} bytes after {}: {}; {} bytes are needed in all, {} are free "
+      "there; {}",
+      path_.string(), what, bytes, written_, reason(error_number), expected_bytes_,
+      free_bytes(path_.parent_path()), next_step(error_number));
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  write_at(written_, bytes);
+  written_ += bytes.size();
+}
+
+void OutputFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("cannot be written", bytes.size(), n < 0 ? errno : ENOSPC);
+    offset += static_cast<std::uint64_t>(n);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void OutputFile::close() {
+  if (::fsync(descriptor_) != 0) fail("cannot be brought onto the disk", 0, errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("cannot be closed", 0, errno);
+}
+
+// ---- the folder ---------------------------------------------------------------------------------
+
+std::filesystem::path resolved_target(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(folder, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
+  return error ? path : resolved;
+}
+
+PartialFolder::PartialFolder(const std::filesystem::path& final_path) : final_path_(final_path) {
+  std::error_code error;
+  std::filesystem::create_directories(final_path.parent_path(), error);
+  if (error) {
+    throw runtime_failure("{}: the folder cannot be made: {}; {}",
+                          final_path.parent_path().string(), error.message(),
+                          next_step(error.value()));
+  }
+  remove_abandoned(final_path);
+  std::random_device random;
+  do {
+    path_ = final_path;
+    path_ += fmt::format("{}{}-{:08x}", kPartial, ::getpid(), random());
+    constexpr mode_t kMode = 0777;  // less the user's mask
+    error = ::mkdir(path_.c_str(), kMode) == 0 ? std::error_code()
+                                               : std::error_code(errno, std::generic_category());
+  } while (error.value() == EEXIST);
+  if (error) {
+    throw runtime_failure("{}: the folder cannot be made: {}; {}", path_.string(), error.message(),
+                          next_step(error.value()));
+  }
+  lock_ = lock_folder(path_);
+}
+
+PartialFolder::~PartialFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void PartialFolder::publish(bool replace) {
+  sync_folder(path_);
+  int error_number = ::rename(path_.c_str(), final_path_.c_str()) == 0 ? 0 : errno;
+  const bool is_taken = error_number == ENOTEMPTY || error_number == EEXIST;
+  if (is_taken && replace) error_number = exchange(path_, final_path_);
+  if (error_number != 0) {
+    throw runtime_failure("{}: is complete and cannot be renamed to {}: {}; {}", path_.string(),
+                          final_path_.string(), reason(error_number),
+                          is_taken && !replace ? "another process has made that folder meanwhile"
+                                               : next_step(error_number));
+  }
+  std::error_code ignored;  // what is left of the old one is removed by the next writer
+  if (is_taken) std::filesystem::remove_all(path_, ignored);
+  path_.clear();
+  sync_folder(final_path_.parent_path());
+}
+
+}  // namespace fut

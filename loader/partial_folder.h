@@ -1,0 +1,63 @@
+// A folder that appears under its name complete or not at all, and the files that are written into
+// it. Knows nothing of what they hold. Internal to loader/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace fut {
+
+// A new file, written once from front to back (and overwritten in place where write_at says so).
+// Every error is one of kind Runtime with path, bytes wanted, bytes free and reason.
+class OutputFile {
+ public:
+  // Takes the space for `expected_bytes` at once where the file system can.
+  OutputFile(const std::filesystem::path& path, std::uint64_t expected_bytes);
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile();
+
+  void write(std::span<const std::byte> bytes);
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  // Onto the disk. Nothing can be written afterwards.
+  void close();
+
+ private:
+  [[noreturn]] void fail(const char* what, std::uint64_t bytes, int error_number) const;
+
+  std::filesystem::path path_;
+  std::uint64_t expected_bytes_;
+  std::uint64_t written_ = 0;
+  int descriptor_ = -1;
+};
+
+class PartialFolder {
+ public:
+  // Makes NAME.partial-PID-RANDOM beside `final_path`, and the folders above it where they are
+  // missing; removes the partial folders that dead processes left beside it. Throws Runtime.
+  explicit PartialFolder(const std::filesystem::path& final_path);
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+  // Removes it with all its files unless it was published.
+  ~PartialFolder();
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+  // Gives the folder its name, in one step. What has the name already must be an empty folder, or
+  // is put aside in the same step and removed where `replace` is set. Its files must be closed.
+  // Throws Runtime.
+  void publish(bool replace);
+
+ private:
+  std::filesystem::path final_path_;
+  std::filesystem::path path_;
+  int lock_ = -1;  // held as long as the process lives: says that the folder is in use
+};
+
+// `folder` as an absolute path whose last part is a name, links resolved: what a folder can be put
+// beside.
+[[nodiscard]] std::filesystem::path resolved_target(const std::filesystem::path& folder);
+
+}  // namespace fut

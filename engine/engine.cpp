@@ -57,8 +57,10 @@ Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
       model_(std::move(model)),
       options_(resolve(options, model_.config())),
       scheduler_(scheduler_limits(options_)),
-      cache_(backend, model_.config(), scheduler_limits(options_).num_pages),
-      workspace_(backend, model_.config(), workspace_limits(options_)),
+      cache_(backend, model_.config(), options_.kv_cache, scheduler_limits(options_).num_pages,
+             options_.max_sequences),
+      workspace_(backend, model_.config(), model_.precision(), options_.kv_cache.dtype,
+                 workspace_limits(options_)),
       sample_buffers_(backend, options_.max_sequences,
                       static_cast<std::int64_t>(options_.max_sequences) * options_.context_tokens) {
 }

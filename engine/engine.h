@@ -20,6 +20,9 @@ namespace fut {
 // 131,072 tokens would want 32 GiB in float32.
 inline constexpr int kDefaultContextTokens = 8192;
 
+// Prompts are cut into passes at multiples of this.
+inline constexpr int kDefaultPrefillChunk = 512;
+
 inline constexpr int kLeastContextTokens = 2;  // one of the prompt, one of the reply
 
 // The context that an engine will have: `wanted`, or where that is 0 the model's own, at most
@@ -29,7 +32,8 @@ inline constexpr int kLeastContextTokens = 2;  // one of the prompt, one of the 
 struct EngineOptions {
   int context_tokens = 0;  // of one sequence, as resolve_context_tokens takes it
   int max_sequences = 1;
-  int prefill_chunk = 512;
+  int prefill_chunk = kDefaultPrefillChunk;
+  KvCacheOptions kv_cache;  // as resolve_kv_cache gives it
 };
 
 struct TokenLogprob {

@@ -4,10 +4,6 @@
 namespace fut {
 namespace {
 
-MatrixView<const float> read_only(MatrixView<float> m) {
-  return {m.data, m.rows, m.cols, m.row_stride};
-}
-
 // One pass over the op list; holds what every op of the step shares.
 class ForwardPass {
  public:
@@ -27,52 +23,94 @@ class ForwardPass {
   }
 
   void attention_block(int i) {
-    const LayerWeights& w = model_.layer(i);
+    const LayerWeights& w = model_.layer(i, ws_.kind());
+    project_qkv(i, w);
+    observe("qkv_rope_append", i, ws_.query());
+    attend(i, w);
+    observe("attention", i, ws_.attention());
+    LinearResidualArgs o_proj;
+    o_proj.x = ws_.attention();
+    o_proj.weight = w.o_proj;
+    o_proj.residual = ws_.residual();
+    backend_.linear_residual(o_proj);
+    observe("o_proj", i, ws_.residual());
+  }
+
+  void ffn_block(int i) {
+    const LayerWeights& w = model_.layer(i, ws_.kind());
+    GateUpSwigluArgs gate_up;
+    gate_up.x = ws_.residual();
+    gate_up.gain = w.post_attention_layernorm;
+    gate_up.eps = config_.rms_norm_eps;
+    gate_up.weights = w.gate_up_proj;
+    gate_up.operand_scale = model_.operand_scale();
+    gate_up.out_scale = w.swiglu_output_scale;
+    gate_up.out_exponents = ws_.ffn_exponents();
+    gate_up.out = ws_.ffn();
+    backend_.gate_up_swiglu(gate_up);
+    observe("gate_up_swiglu", i, ws_.ffn());
+
+    LinearResidualArgs down_proj;
+    down_proj.x = ws_.ffn();
+    down_proj.x_scale = w.swiglu_output_scale;
+    down_proj.x_exponents = ws_.ffn_exponents();
+    down_proj.weight = w.down_proj;
+    down_proj.residual = ws_.residual();
+    backend_.linear_residual(down_proj);
+    observe("down_proj", i, ws_.residual());
+  }
+
+ private:
+  // Keys and queries are rotated once: where they are rounded. That is here for the steps of
+  // prefill, and in attention for those of decode, whose queries come as float32.
+  [[nodiscard]] bool rotates_in_attention() const { return ws_.query().dtype == DType::F32; }
+
+  void project_qkv(int i, const LayerWeights& w) {
     QkvRopeAppendArgs qkv;
-    qkv.x = read_only(ws_.residual());
+    qkv.x = ws_.residual();
     qkv.gain = w.input_layernorm;
     qkv.eps = config_.rms_norm_eps;
-    qkv.q_proj = w.q_proj;
-    qkv.k_proj = w.k_proj;
-    qkv.v_proj = w.v_proj;
+    qkv.weights = w.qkv_proj;
+    qkv.operand_scale = model_.operand_scale();
     qkv.num_q_heads = config_.num_q_heads;
     qkv.num_kv_heads = config_.num_kv_heads;
     qkv.head_dim = config_.head_dim;
     qkv.rope_cos = ws_.rope_cos();
     qkv.rope_sin = ws_.rope_sin();
     qkv.rope_positions = ws_.rope_positions();
+    qkv.rotation_block = rotates_in_attention() ? 0 : cache_.options().rotation_block;
     qkv.batch = ws_.batch();
-    qkv.kv = cache_.layer(i);
+    const KvCacheView kv = cache_.layer(i);
+    if (const auto* pages = std::get_if<KvPages>(&kv)) {
+      qkv.kv = *pages;
+    } else {
+      qkv.k_out = ws_.key();
+      qkv.v_out = ws_.value();
+    }
     qkv.q_out = ws_.query();
     backend_.qkv_rope_append(qkv);
-    observe("qkv_rope_append", i, ws_.query());
-
-    backend_.attention({read_only(ws_.query()), config_.num_q_heads, config_.num_kv_heads,
-                        config_.head_dim, ws_.batch(), cache_.layer(i), ws_.attention()});
-    observe("attention", i, ws_.attention());
-    backend_.linear_residual({read_only(ws_.attention()), w.o_proj, ws_.residual()});
-    observe("o_proj", i, ws_.residual());
   }
 
-  void ffn_block(int i) {
-    const LayerWeights& w = model_.layer(i);
-    backend_.gate_up_swiglu({read_only(ws_.residual()), w.post_attention_layernorm,
-                             config_.rms_norm_eps, w.gate_proj, w.up_proj, ws_.ffn()});
-    observe("gate_up_swiglu", i, ws_.ffn());
-    backend_.linear_residual({read_only(ws_.ffn()), w.down_proj, ws_.residual()});
-    observe("down_proj", i, ws_.residual());
+  void attend(int i, const LayerWeights& w) {
+    AttentionArgs attention;
+    attention.q = ws_.query();
+    attention.num_q_heads = config_.num_q_heads;
+    attention.num_kv_heads = config_.num_kv_heads;
+    attention.head_dim = config_.head_dim;
+    attention.batch = ws_.batch();
+    attention.kv = cache_.layer(i);
+    if (cache_.options().dtype == KvCacheDtype::Int4) {
+      attention.k = ws_.key();
+      attention.v = ws_.value();
+      attention.rotation_block = rotates_in_attention() ? cache_.options().rotation_block : 0;
+    }
+    attention.out_scales = w.attention_output_scales;
+    attention.out = ws_.attention();
+    backend_.attention(attention);
   }
 
-  void lm_head() {
-    if (ws_.logits().rows == 0) return;
-    backend_.lm_head({read_only(ws_.residual()), ws_.logit_rows(), ws_.logits().rows,
-                      model_.final_norm(), config_.rms_norm_eps, model_.lm_head(), ws_.logits()});
-    observe("lm_head", -1, ws_.logits());
-  }
-
- private:
-  void observe(std::string_view op, int layer, MatrixView<float> written) const {
-    if (tap_) tap_(op, layer, read_only(written));
+  void observe(std::string_view op, int layer, ConstActivationView written) const {
+    if (tap_) tap_(op, layer, written);
   }
 
   Backend& backend_;
@@ -93,7 +131,22 @@ void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& wo
     pass.attention_block(i);
     pass.ffn_block(i);
   }
-  pass.lm_head();
+  forward_head(backend, model, workspace, tap);
+}
+
+void forward_head(Backend& backend, const Model& model, Workspace& workspace, const Tap& tap) {
+  if (workspace.logits().rows == 0) return;
+  LmHeadArgs head;
+  head.x = workspace.residual();
+  head.rows = workspace.logit_rows();
+  head.num_rows = workspace.logits().rows;
+  head.gain = model.final_norm();
+  head.eps = model.config().rms_norm_eps;
+  head.weight = model.lm_head();
+  head.rescoring = model.rescoring_head();
+  head.out = workspace.logits();
+  backend.lm_head(head);
+  if (tap) tap("lm_head", -1, workspace.logits());
 }
 
 }  // namespace fut

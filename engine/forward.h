@@ -10,13 +10,17 @@
 
 namespace fut {
 
-// Called after each op with its name, the layer (-1 outside the layers) and what was just written.
-// Empty in production. For tests that bisect and for calibration.
-using Tap = std::function<void(std::string_view op, int layer, MatrixView<const float> written)>;
+// Called after each op with its name, the layer (-1 outside the layers) and what was just written
+// (qkv_rope_append: the queries). Empty in production. For tests that bisect and for calibration.
+using Tap = std::function<void(std::string_view op, int layer, ConstActivationView written)>;
 
 // Runs the step that workspace.upload was given last and leaves the logits of its logit_rows in
 // workspace.logits(). Appends the step's keys and values to the cache.
 void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
              const Tap& tap = {});
+
+// The head alone, on the residual that the last step left: the logits of the rows that
+// workspace.upload_logit_rows was given.
+void forward_head(Backend& backend, const Model& model, Workspace& workspace, const Tap& tap = {});
 
 }  // namespace fut

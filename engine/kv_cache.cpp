@@ -1,19 +1,59 @@
-// One allocation for all layers' pages.
+// One allocation for all layers' pages, one for their raw rows.
 #include "engine/kv_cache.h"
 
 #include "kernels/check.h"
 
 namespace fut {
+namespace {
 
-KvCache::KvCache(Backend& backend, const ModelConfig& config, int num_pages)
-    : page_{config.num_kv_heads, config.head_dim},
+layout::KvPageDense dense_page(int num_kv_heads, int head_dim) {
+  return {num_kv_heads, head_dim};
+}
+layout::KvPageInt4 int4_page(int num_kv_heads, int head_dim, int group) {
+  return {num_kv_heads, head_dim, group};
+}
+DType dense_dtype(KvCacheDtype type) {
+  return type == KvCacheDtype::F32 ? DType::F32 : DType::BF16;
+}
+
+}  // namespace
+
+std::int64_t kv_page_bytes(const ModelConfig& config, const KvCacheOptions& options) {
+  if (options.dtype == KvCacheDtype::Int4) {
+    return int4_page(config.num_kv_heads, config.head_dim, options.group).bytes();
+  }
+  return dense_page(config.num_kv_heads, config.head_dim).elements() *
+         dtype_bytes(dense_dtype(options.dtype));
+}
+
+KvCache::KvCache(Backend& backend, const ModelConfig& config, const KvCacheOptions& options,
+                 int num_pages, int max_sequences)
+    : options_(options),
+      num_kv_heads_(config.num_kv_heads),
+      head_dim_(config.head_dim),
       num_pages_(num_pages),
-      pool_(backend.allocate(static_cast<std::size_t>(page_.elements()) * sizeof(float) *
+      num_raw_slots_(options.dtype == KvCacheDtype::Int4 ? max_sequences : 0),
+      pool_(backend.allocate(static_cast<std::size_t>(kv_page_bytes(config, options)) *
                              static_cast<std::size_t>(num_pages) *
-                             static_cast<std::size_t>(config.num_layers))) {}
+                             static_cast<std::size_t>(config.num_layers))) {
+  const layout::KvRawStore rows{num_kv_heads_, head_dim_};
+  raw_ = backend.allocate(static_cast<std::size_t>(rows.elements()) * sizeof(std::uint16_t) *
+                          static_cast<std::size_t>(num_raw_slots_) *
+                          static_cast<std::size_t>(config.num_layers));
+}
 
-KvPages KvCache::layer(int i) const {
-  return {pool_.as<float>() + i * page_.elements() * num_pages_, num_pages_, page_};
+KvCacheView KvCache::layer(int i) const {
+  if (options_.dtype != KvCacheDtype::Int4) {
+    const layout::KvPageDense page = dense_page(num_kv_heads_, head_dim_);
+    const DType dtype = dense_dtype(options_.dtype);
+    const std::int64_t bytes = page.elements() * num_pages_ * dtype_bytes(dtype);
+    return KvPages{pool_.as<std::byte>() + i * bytes, num_pages_, page, dtype};
+  }
+  const layout::KvPageInt4 page = int4_page(num_kv_heads_, head_dim_, options_.group);
+  const layout::KvRawStore rows{num_kv_heads_, head_dim_};
+  return KvPagesInt4{
+      pool_.as<std::uint8_t>() + i * page.bytes() * num_pages_,        num_pages_,     page,
+      raw_.as<std::uint16_t>() + i * rows.elements() * num_raw_slots_, num_raw_slots_, rows};
 }
 
 }  // namespace fut

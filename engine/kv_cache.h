@@ -1,6 +1,8 @@
-// The device side of the KV cache: one pool of pages for each layer, in one allocation.
+// The device side of the KV cache: one pool of pages for each layer, in one allocation; with INT4
+// pages also the rows that each running sequence keeps as BF16.
 #pragma once
 
+#include "engine/precision.h"
 #include "kernels/backend.h"
 #include "loader/model_config.h"
 
@@ -8,15 +10,25 @@ namespace fut {
 
 class KvCache {
  public:
-  // Throws Capacity with the bytes that were wanted.
-  KvCache(Backend& backend, const ModelConfig& config, int num_pages);
-  [[nodiscard]] KvPages layer(int i) const;
-  [[nodiscard]] std::size_t bytes() const { return pool_.bytes(); }
+  // `max_sequences`: how many raw slots, 0 .. max_sequences - 1. Throws Capacity with the bytes that
+  // were wanted.
+  KvCache(Backend& backend, const ModelConfig& config, const KvCacheOptions& options, int num_pages,
+          int max_sequences);
+  [[nodiscard]] KvCacheView layer(int i) const;
+  [[nodiscard]] const KvCacheOptions& options() const { return options_; }
+  [[nodiscard]] std::size_t bytes() const { return pool_.bytes() + raw_.bytes(); }
 
  private:
-  layout::KvPageF32 page_;
+  KvCacheOptions options_;
+  int num_kv_heads_;
+  int head_dim_;
   int num_pages_;
+  int num_raw_slots_;
   DeviceBuffer pool_;
+  DeviceBuffer raw_;
 };
+
+// Bytes of one page of one layer.
+[[nodiscard]] std::int64_t kv_page_bytes(const ModelConfig& config, const KvCacheOptions& options);
 
 }  // namespace fut

@@ -1,21 +1,16 @@
-// Copies a checkpoint's tensors into one allocation and hands out views.
+// Models from checkpoints: copied as stored, or folded and rounded to BF16.
 #include "engine/model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "engine/arena.h"
 #include "kernels/error.h"
 #include "kernels/numeric/formats.h"
 
 namespace fut {
 namespace {
-
-constexpr std::size_t kAlignment = 256;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 std::vector<float> widen(const TensorInfo& info, std::span<const std::byte> bytes) {
   std::vector<float> values(bytes.size() / static_cast<std::size_t>(dtype_bytes(info.dtype)));
@@ -41,76 +36,27 @@ void require_finite(const TensorInfo& info, std::span<const float> values) {
       info.name, bad - values.begin(), values.size(), *bad);
 }
 
-// The place of every tensor in the arena, filled in the order of the layers.
-class ArenaLoader {
- public:
-  ArenaLoader(Backend& backend, const Checkpoint& checkpoint, const Progress& progress,
-              bool check_finite)
-      : backend_(backend),
-        checkpoint_(checkpoint),
-        progress_(progress),
-        check_finite_(check_finite) {}
+std::size_t matrix_bytes(const TensorInfo& info, Precision precision) {
+  const auto elements =
+      static_cast<std::size_t>(info.shape[0]) * static_cast<std::size_t>(info.shape[1]);
+  return Arena::aligned(precision == Precision::F32 ? info.bytes : 2 * elements);
+}
 
-  static std::size_t matrix_bytes(const TensorInfo& info) { return aligned(info.bytes); }
-  static std::size_t gain_bytes(const TensorInfo& info) {
-    return aligned(static_cast<std::size_t>(info.shape[0]) * sizeof(float));
-  }
+std::size_t gain_bytes(const TensorInfo& info, Precision precision) {
+  if (precision != Precision::F32) return 0;
+  return Arena::aligned(static_cast<std::size_t>(info.shape[0]) * sizeof(float));
+}
 
-  void begin(std::byte* arena, std::uint64_t total) {
-    cursor_ = arena;
-    total_ = total;
-  }
-
-  WeightMatrix matrix(const TensorInfo& info) {
-    const WeightMatrix view{info.dtype, cursor_, info.shape[0], info.shape[1]};
-    read(info);
-    if (check_finite_) require_finite(info, widen(info, staging_));
-    put(staging_, matrix_bytes(info));
-    return view;
-  }
-
-  const float* gain(const TensorInfo& info) {
-    const auto* view = reinterpret_cast<const float*>(cursor_);
-    read(info);
-    const std::vector<float> values = widen(info, staging_);
-    if (check_finite_) require_finite(info, values);
-    put(std::as_bytes(std::span(values)), gain_bytes(info));
-    return view;
-  }
-
- private:
-  void read(const TensorInfo& info) {
-    staging_.resize(info.bytes);
-    checkpoint_.read(info, staging_);
-    done_ += info.bytes;
-  }
-  void put(std::span<const std::byte> bytes, std::size_t advance) {
-    backend_.upload(cursor_, bytes);
-    cursor_ += advance;
-    if (progress_) progress_(done_, total_);
-  }
-
-  Backend& backend_;
-  const Checkpoint& checkpoint_;
-  const Progress& progress_;
-  bool check_finite_;
-  std::byte* cursor_ = nullptr;
-  std::uint64_t done_ = 0;
-  std::uint64_t total_ = 0;
-  std::vector<std::byte> staging_;
-};
-
-std::size_t arena_bytes(const Checkpoint& checkpoint, int num_layers) {
-  std::size_t bytes = ArenaLoader::matrix_bytes(checkpoint.global(GlobalTensor::EmbedTokens)) +
-                      ArenaLoader::gain_bytes(checkpoint.global(GlobalTensor::FinalNorm));
-  if (!checkpoint.head_is_tied()) {
-    bytes += ArenaLoader::matrix_bytes(checkpoint.global(GlobalTensor::LmHead));
+std::size_t arena_bytes(const Checkpoint& checkpoint, int num_layers, Precision precision) {
+  std::size_t bytes = matrix_bytes(checkpoint.global(GlobalTensor::EmbedTokens), precision) +
+                      gain_bytes(checkpoint.global(GlobalTensor::FinalNorm), precision);
+  if (!checkpoint.head_is_tied() || precision != Precision::F32) {
+    bytes += matrix_bytes(checkpoint.global(GlobalTensor::LmHead), precision);
   }
   for (int layer = 0; layer < num_layers; ++layer) {
     for (int t = 0; t < kNumLayerTensors; ++t) {
       const TensorInfo& info = checkpoint.layer(layer, static_cast<LayerTensor>(t));
-      bytes +=
-          info.shape.size() == 1 ? ArenaLoader::gain_bytes(info) : ArenaLoader::matrix_bytes(info);
+      bytes += info.shape.size() == 1 ? gain_bytes(info, precision) : matrix_bytes(info, precision);
     }
   }
   return bytes;
@@ -118,36 +64,121 @@ std::size_t arena_bytes(const Checkpoint& checkpoint, int num_layers) {
 
 }  // namespace
 
-Model Model::load(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
-                  const Progress& progress, bool check_finite) {
-  Model model;
-  model.config_ = config;
-  model.arena_ = backend.allocate(arena_bytes(checkpoint, config.num_layers));
-  ArenaLoader loader(backend, checkpoint, progress, check_finite);
-  loader.begin(model.arena_.as<std::byte>(), checkpoint.total_bytes());
+// Reads tensors one by one into the arena.
+class CheckpointLoading {
+ public:
+  CheckpointLoading(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
+                    Precision precision, const Progress& progress, bool check_finite)
+      : checkpoint_(checkpoint),
+        progress_(progress),
+        check_finite_(check_finite),
+        total_(checkpoint.total_bytes()),
+        arena_(backend, arena_bytes(checkpoint, config.num_layers, precision)) {
+    model_.config_ = config;
+    model_.precision_ = precision;
+  }
 
-  model.embed_tokens_ = loader.matrix(checkpoint.global(GlobalTensor::EmbedTokens));
-  for (int i = 0; i < config.num_layers; ++i) {
+  Model run() && {
+    model_.embed_tokens_ = matrix(checkpoint_.global(GlobalTensor::EmbedTokens), {});
+    for (int i = 0; i < model_.config_.num_layers; ++i) model_.layers_.push_back(layer(i));
+    const Gain final_norm = gain(checkpoint_.global(GlobalTensor::FinalNorm));
+    model_.final_norm_ = final_norm.view;
+    model_.lm_head_ = checkpoint_.head_is_tied() && !folds()
+                          ? model_.embed_tokens_
+                          : matrix(checkpoint_.global(GlobalTensor::LmHead), final_norm.folded);
+    model_.arena_ = arena_.take();
+    return std::move(model_);
+  }
+
+ private:
+  // A gain that is kept as float32, or one that is folded into matrices.
+  struct Gain {
+    const float* view = nullptr;
+    std::vector<float> folded;
+  };
+
+  [[nodiscard]] bool folds() const { return model_.precision_ != Precision::F32; }
+
+  LayerWeights layer(int i) {
     const auto tensor = [&](LayerTensor which) -> const TensorInfo& {
-      return checkpoint.layer(i, which);
+      return checkpoint_.layer(i, which);
     };
     LayerWeights w;
-    w.input_layernorm = loader.gain(tensor(LayerTensor::InputLayernorm));
-    w.q_proj = loader.matrix(tensor(LayerTensor::QProj));
-    w.k_proj = loader.matrix(tensor(LayerTensor::KProj));
-    w.v_proj = loader.matrix(tensor(LayerTensor::VProj));
-    w.o_proj = loader.matrix(tensor(LayerTensor::OProj));
-    w.post_attention_layernorm = loader.gain(tensor(LayerTensor::PostAttentionLayernorm));
-    w.gate_proj = loader.matrix(tensor(LayerTensor::GateProj));
-    w.up_proj = loader.matrix(tensor(LayerTensor::UpProj));
-    w.down_proj = loader.matrix(tensor(LayerTensor::DownProj));
-    model.layers_.push_back(w);
+    const Gain input = gain(tensor(LayerTensor::InputLayernorm));
+    w.input_layernorm = input.view;
+    w.qkv_proj = QkvMatrices{matrix(tensor(LayerTensor::QProj), input.folded),
+                             matrix(tensor(LayerTensor::KProj), input.folded),
+                             matrix(tensor(LayerTensor::VProj), input.folded)};
+    w.o_proj = matrix(tensor(LayerTensor::OProj), {});
+    const Gain post_attention = gain(tensor(LayerTensor::PostAttentionLayernorm));
+    w.post_attention_layernorm = post_attention.view;
+    w.gate_up_proj = GateUpMatrices{matrix(tensor(LayerTensor::GateProj), post_attention.folded),
+                                    matrix(tensor(LayerTensor::UpProj), post_attention.folded)};
+    w.down_proj = matrix(tensor(LayerTensor::DownProj), {});
+    return w;
   }
-  model.final_norm_ = loader.gain(checkpoint.global(GlobalTensor::FinalNorm));
-  model.lm_head_ = checkpoint.head_is_tied()
-                       ? model.embed_tokens_
-                       : loader.matrix(checkpoint.global(GlobalTensor::LmHead));
-  return model;
+
+  // The matrix as stored, or times `gain` by columns (none: as it is) and rounded to BF16.
+  DenseMatrix matrix(const TensorInfo& info, std::span<const float> gain) {
+    read(info);
+    if (!folds()) {
+      if (check_finite_) require_finite(info, widen(info, staging_));
+      const DenseMatrix view{info.dtype, arena_.put(staging_), info.shape[0], info.shape[1]};
+      report();
+      return view;
+    }
+    const std::vector<float> values = widen(info, staging_);
+    if (check_finite_) require_finite(info, values);
+    const auto cols = static_cast<std::size_t>(info.shape[1]);
+    std::vector<std::uint16_t> rounded(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      rounded[i] = f32_to_bf16(gain.empty() ? values[i] : values[i] * gain[i % cols]);
+    }
+    const DenseMatrix view{DType::BF16, arena_.put(std::as_bytes(std::span(rounded))),
+                           info.shape[0], info.shape[1]};
+    report();
+    return view;
+  }
+
+  Gain gain(const TensorInfo& info) {
+    read(info);
+    std::vector<float> values = widen(info, staging_);
+    if (check_finite_) require_finite(info, values);
+    if (folds()) return {nullptr, std::move(values)};
+    Gain kept{arena_.put<float>(std::as_bytes(std::span(values))), {}};
+    report();
+    return kept;
+  }
+
+  void read(const TensorInfo& info) {
+    staging_.resize(info.bytes);
+    checkpoint_.read(info, staging_);
+    // A tied head is read twice where it is folded, and counted once.
+    done_ = std::min(total_, done_ + info.bytes);
+  }
+  void report() const {
+    if (progress_) progress_(done_, total_);
+  }
+
+  const Checkpoint& checkpoint_;
+  const Progress& progress_;
+  bool check_finite_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_;
+  Model model_;
+  Arena arena_;
+  std::vector<std::byte> staging_;
+};
+
+Model Model::load(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
+                  Precision precision, const Progress& progress, bool check_finite) {
+  if (is_quantized(precision)) {
+    throw usage_error(
+        "--precision {} needs quantised weights and this folder holds a checkpoint: quantise it "
+        "with fut quantize, or run it with --precision f32",
+        precision_name(precision));
+  }
+  return CheckpointLoading(backend, checkpoint, config, precision, progress, check_finite).run();
 }
 
 }  // namespace fut

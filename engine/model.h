@@ -1,49 +1,82 @@
-// The weights in a backend's memory, as the checkpoint stores them. Const after load.
+// The weights in a backend's memory, in the form that a precision computes with. Const after load.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "engine/precision.h"
 #include "kernels/backend.h"
 #include "loader/checkpoint.h"
+#include "loader/packed_model.h"
 
 namespace fut {
 
 struct LayerWeights {
-  const float* input_layernorm = nullptr;
-  WeightMatrix q_proj, k_proj, v_proj, o_proj;
+  const float* input_layernorm = nullptr;  // null: folded into the weights
+  QkvWeights qkv_proj;
+  Weights o_proj;
   const float* post_attention_layernorm = nullptr;
-  WeightMatrix gate_proj, up_proj, down_proj;
+  GateUpWeights gate_up_proj;
+  Weights down_proj;
+  // FP8: frozen powers of two.
+  const float* attention_output_scales = nullptr;  // [num_kv_heads], in the backend's memory
+  float swiglu_output_scale = 1;
 };
 
 // Bytes done and bytes in all, for a progress line.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
+// Which head of a quantised folder serves: INT8, BF16, or INT8 with the best logits computed once
+// more from BF16.
+enum class HeadChoice { Int8, Bf16, Int8Rescored };
+
 class Model {
  public:
-  // One allocation for everything. Norm gains are widened to float32, matrices keep their type.
-  // Throws Data for weights that are not finite when check_finite is set (tensor and position).
+  // From a checkpoint, in one allocation. F32: matrices keep their type, gains are widened to
+  // float32. Bf16: gains are folded into their readers and everything is rounded to BF16 once.
+  // Throws Usage for a quantised precision; Data for weights that are not finite when check_finite
+  // is set (tensor and position).
   static Model load(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
-                    const Progress& progress = {}, bool check_finite = false);
+                    Precision precision = Precision::F32, const Progress& progress = {},
+                    bool check_finite = false);
+
+  // From a quantised folder: Fp8 takes the FP8 copies, Int4 both. Throws Data where checksums
+  // disagree, Usage for F32 and Bf16.
+  static Model load_packed(Backend& backend, const PackedModel& packed, const ModelConfig& config,
+                           Precision precision, HeadChoice head = HeadChoice::Int8,
+                           const Progress& progress = {}, const ParallelFor& parallel_for = {});
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
-  [[nodiscard]] const LayerWeights& layer(int i) const {
-    return layers_[static_cast<std::size_t>(i)];
+  [[nodiscard]] Precision precision() const { return precision_; }
+  [[nodiscard]] const LayerWeights& layer(int i, StepKind kind) const {
+    const auto& layers =
+        kind == StepKind::Decode && !decode_layers_.empty() ? decode_layers_ : layers_;
+    return layers[static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] const WeightMatrix& embed_tokens() const { return embed_tokens_; }
+  [[nodiscard]] const DenseMatrix& embed_tokens() const { return embed_tokens_; }
   [[nodiscard]] const float* final_norm() const { return final_norm_; }
-  [[nodiscard]] const WeightMatrix& lm_head() const { return lm_head_; }
+  [[nodiscard]] const Weights& lm_head() const { return lm_head_; }
+  // The BF16 head behind the INT8 one; data null: there is none.
+  [[nodiscard]] const DenseMatrix& rescoring_head() const { return rescoring_head_; }
+  [[nodiscard]] float operand_scale() const { return operand_scale_; }
   [[nodiscard]] std::size_t bytes() const { return arena_.bytes(); }
 
  private:
+  friend class CheckpointLoading;
+  friend class PackedLoading;
   Model() = default;
+
   ModelConfig config_;
+  Precision precision_ = Precision::F32;
   DeviceBuffer arena_;
-  std::vector<LayerWeights> layers_;
-  WeightMatrix embed_tokens_;
-  const float* final_norm_ = nullptr;
-  WeightMatrix lm_head_;
+  std::vector<LayerWeights> layers_;         // of prefill, and of decode where it has none apart
+  std::vector<LayerWeights> decode_layers_;  // Int4
+  DenseMatrix embed_tokens_;
+  const float* final_norm_ = nullptr;  // null: folded into the head
+  Weights lm_head_;
+  DenseMatrix rescoring_head_;
+  float operand_scale_ = 1;  // FP8: of normalised operands
 };
 
 }  // namespace fut

@@ -17,6 +17,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), pool_(lim
             limits.max_prefill_tokens, limits.prefill_chunk);
   FUT_CHECK(limits.num_pages >= layout::pages_for_tokens(limits.context_tokens),
             "{} pages for a context of {} tokens", limits.num_pages, limits.context_tokens);
+  for (int slot = limits.max_sequences - 1; slot >= 0; --slot) free_raw_slots_.push_back(slot);
 }
 
 SequenceId Scheduler::submit(std::vector<std::int32_t> prompt, std::int64_t max_new_tokens,
@@ -54,6 +55,8 @@ void Scheduler::admit() {
     auto pages = pool_.take(layout::pages_for_tokens(s.max_tokens));
     if (!pages) return;  // in order of arrival: nobody overtakes the one that waits
     s.pages = std::move(*pages);
+    s.raw_slot = free_raw_slots_.back();
+    free_raw_slots_.pop_back();
     running_.push_back(waiting_.front());
     waiting_.pop_front();
   }
@@ -72,6 +75,7 @@ void Scheduler::append(Batch& batch, SequenceId id, const Sequence& s, int num_t
   batch.page_table.insert(batch.page_table.end(), s.pages.begin(), s.pages.begin() + num_pages);
   batch.kv_indptr.push_back(static_cast<std::int32_t>(batch.page_table.size()));
   batch.kv_lengths.push_back(end);
+  batch.raw_slots.push_back(s.raw_slot);
   if (end == static_cast<int>(s.tokens.size())) {
     batch.logit_rows.push_back(static_cast<std::int32_t>(batch.token_ids.size()) - 1);
     batch.logit_sequences.push_back(id);
@@ -131,7 +135,7 @@ void Scheduler::cancel(SequenceId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   pool_.give_back(found->second.pages);
-  std::erase(running_, id);
+  if (std::erase(running_, id) > 0) free_raw_slots_.push_back(found->second.raw_slot);
   std::erase(waiting_, id);
   sequences_.erase(found);
 }

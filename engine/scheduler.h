@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/page_pool.h"
+#include "engine/step_kind.h"
 
 namespace fut {
 
@@ -31,7 +32,7 @@ struct SchedulerLimits {
 // The tokens of one step in the form that the ops take (see RaggedBatch), on the host. Every array
 // is parallel to `sequences` or to `token_ids`.
 struct Batch {
-  enum class Kind { Prefill, Decode };
+  using Kind = StepKind;
   Kind kind = Kind::Prefill;
   std::vector<SequenceId> sequences;
   std::vector<std::int32_t> token_ids;
@@ -40,6 +41,7 @@ struct Batch {
   std::vector<std::int32_t> kv_indptr;  // [sequences + 1]
   std::vector<std::int32_t> page_table;
   std::vector<std::int32_t> kv_lengths;     // [sequences], this step's tokens included
+  std::vector<std::int32_t> raw_slots;      // [sequences], below max_sequences
   std::vector<std::int32_t> logit_rows;     // rows of the step that end a prompt or a decode token
   std::vector<SequenceId> logit_sequences;  // whose they are
 
@@ -82,6 +84,7 @@ class Scheduler {
     bool limited_by_context = false;  // which of the two limits max_tokens is
     std::vector<std::int32_t> end_ids;
     std::vector<std::int32_t> pages;  // empty until admitted
+    std::int32_t raw_slot = 0;        // of the rows that an INT4 cache keeps raw; while running
   };
 
   void admit();
@@ -93,6 +96,7 @@ class Scheduler {
   std::map<SequenceId, Sequence> sequences_;
   std::deque<SequenceId> waiting_;
   std::vector<SequenceId> running_;
+  std::vector<std::int32_t> free_raw_slots_;
 };
 
 }  // namespace fut

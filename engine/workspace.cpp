@@ -14,8 +14,12 @@ std::size_t ints(std::int64_t n) {
   return static_cast<std::size_t>(n) * sizeof(std::int32_t);
 }
 
-MatrixView<float> view(const DeviceBuffer& buffer, std::int64_t rows, std::int64_t cols) {
-  return {buffer.as<float>(), rows, cols, cols};
+std::int64_t q_width(const ModelConfig& config) {
+  return static_cast<std::int64_t>(config.num_q_heads) * config.head_dim;
+}
+
+std::int64_t kv_width(const ModelConfig& config) {
+  return static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim;
 }
 
 void put(Backend& backend, const DeviceBuffer& destination,
@@ -28,20 +32,26 @@ void put(Backend& backend, const DeviceBuffer& destination,
 
 }  // namespace
 
-Workspace::Workspace(Backend& backend, const ModelConfig& config, const WorkspaceLimits& limits)
-    : config_(config), limits_(limits) {
+Workspace::Workspace(Backend& backend, const ModelConfig& config, Precision precision,
+                     KvCacheDtype kv_dtype, const WorkspaceLimits& limits)
+    : config_(config), precision_(precision), kv_dtype_(kv_dtype), limits_(limits) {
   token_ids_ = backend.allocate(ints(limits.max_tokens));
   positions_ = backend.allocate(ints(limits.max_tokens));
   q_indptr_ = backend.allocate(ints(limits.max_sequences + 1));
   kv_indptr_ = backend.allocate(ints(limits.max_sequences + 1));
   page_table_ = backend.allocate(ints(limits.max_pages));
   kv_lengths_ = backend.allocate(ints(limits.max_sequences));
+  raw_slots_ = backend.allocate(ints(limits.max_sequences));
   logit_rows_ = backend.allocate(ints(limits.max_logit_rows));
-  const std::int64_t q_width = static_cast<std::int64_t>(config.num_q_heads) * config.head_dim;
   residual_ = backend.allocate(floats(limits.max_tokens, config.hidden_size));
-  query_ = backend.allocate(floats(limits.max_tokens, q_width));
-  attention_ = backend.allocate(floats(limits.max_tokens, q_width));
+  query_ = backend.allocate(floats(limits.max_tokens, q_width(config)));
+  if (kv_dtype == KvCacheDtype::Int4) {
+    key_ = backend.allocate(floats(limits.max_tokens, kv_width(config)));
+    value_ = backend.allocate(floats(limits.max_tokens, kv_width(config)));
+  }
+  attention_ = backend.allocate(floats(limits.max_tokens, q_width(config)));
   ffn_ = backend.allocate(floats(limits.max_tokens, config.intermediate_size));
+  ffn_exponents_ = backend.allocate(ints(limits.max_tokens));
   logits_ = backend.allocate(floats(limits.max_logit_rows, config.vocab_size));
   const RopeTable rope = make_rope_table(config.rope, config.head_dim, limits.context_tokens);
   rope_cos_ = backend.allocate(rope.cos.size() * sizeof(float));
@@ -57,8 +67,10 @@ void Workspace::upload(Backend& backend, const Batch& batch) {
   put(backend, kv_indptr_, batch.kv_indptr);
   put(backend, page_table_, batch.page_table);
   put(backend, kv_lengths_, batch.kv_lengths);
-  put(backend, logit_rows_, batch.logit_rows);
-  num_logit_rows_ = static_cast<std::int64_t>(batch.logit_rows.size());
+  put(backend, raw_slots_, batch.raw_slots);
+  upload_logit_rows(backend, batch.logit_rows);
+  kind_ = batch.kind;
+  types_ = step_types(precision_, kind_, kv_dtype_);
   batch_.num_sequences = static_cast<int>(batch.sequences.size());
   batch_.num_tokens = static_cast<int>(batch.token_ids.size());
   batch_.token_ids = token_ids_.as<std::int32_t>();
@@ -67,28 +79,40 @@ void Workspace::upload(Backend& backend, const Batch& batch) {
   batch_.kv_indptr = kv_indptr_.as<std::int32_t>();
   batch_.page_table = page_table_.as<std::int32_t>();
   batch_.kv_lengths = kv_lengths_.as<std::int32_t>();
+  batch_.raw_slots = raw_slots_.as<std::int32_t>();
 }
 
-const std::int32_t* Workspace::logit_rows() const {
-  return logit_rows_.as<std::int32_t>();
+void Workspace::upload_logit_rows(Backend& backend, const std::vector<std::int32_t>& rows) {
+  put(backend, logit_rows_, rows);
+  num_logit_rows_ = static_cast<std::int64_t>(rows.size());
 }
 
-MatrixView<float> Workspace::residual() const {
-  return view(residual_, batch_.num_tokens, config_.hidden_size);
+ActivationView Workspace::view(const DeviceBuffer& buffer, DType dtype, std::int64_t cols) const {
+  return {buffer.as<void>(), dtype, batch_.num_tokens, cols, cols};
 }
-MatrixView<float> Workspace::query() const {
-  return view(query_, batch_.num_tokens,
-              static_cast<std::int64_t>(config_.num_q_heads) * config_.head_dim);
+ActivationView Workspace::residual() const {
+  return view(residual_, types_.residual, config_.hidden_size);
 }
-MatrixView<float> Workspace::attention() const {
-  return view(attention_, batch_.num_tokens,
-              static_cast<std::int64_t>(config_.num_q_heads) * config_.head_dim);
+ActivationView Workspace::query() const {
+  return view(query_, types_.qkv, q_width(config_));
 }
-MatrixView<float> Workspace::ffn() const {
-  return view(ffn_, batch_.num_tokens, config_.intermediate_size);
+ActivationView Workspace::key() const {
+  return view(key_, types_.qkv, kv_width(config_));
+}
+ActivationView Workspace::value() const {
+  return view(value_, types_.qkv, kv_width(config_));
+}
+ActivationView Workspace::attention() const {
+  return view(attention_, types_.attention, q_width(config_));
+}
+ActivationView Workspace::ffn() const {
+  return view(ffn_, types_.ffn, config_.intermediate_size);
+}
+std::int32_t* Workspace::ffn_exponents() const {
+  return types_.ffn == DType::F16 ? ffn_exponents_.as<std::int32_t>() : nullptr;
 }
 MatrixView<float> Workspace::logits() const {
-  return view(logits_, num_logit_rows_, config_.vocab_size);
+  return {logits_.as<float>(), num_logit_rows_, config_.vocab_size, config_.vocab_size};
 }
 
 }  // namespace fut

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "engine/precision.h"
 #include "engine/scheduler.h"
 #include "kernels/backend.h"
 #include "kernels/numeric/rope_table.h"
@@ -20,30 +21,48 @@ struct WorkspaceLimits {
 
 class Workspace {
  public:
-  Workspace(Backend& backend, const ModelConfig& config, const WorkspaceLimits& limits);
+  Workspace(Backend& backend, const ModelConfig& config, Precision precision, KvCacheDtype kv_dtype,
+            const WorkspaceLimits& limits);
 
-  // Copies a step's arrays to the device. Throws Runtime when a limit is exceeded.
+  // Copies a step's arrays to the device; the views below have its types and rows from then on.
+  // Throws Runtime when a limit is exceeded.
   void upload(Backend& backend, const Batch& batch);
+  // Other rows of the same step's tokens for the head.
+  void upload_logit_rows(Backend& backend, const std::vector<std::int32_t>& rows);
 
+  [[nodiscard]] StepKind kind() const { return kind_; }
   [[nodiscard]] const RaggedBatch& batch() const { return batch_; }
-  [[nodiscard]] const std::int32_t* logit_rows() const;
+  [[nodiscard]] const std::int32_t* logit_rows() const { return logit_rows_.as<std::int32_t>(); }
   // Views with as many rows as the uploaded step has tokens (logits: logit rows).
-  [[nodiscard]] MatrixView<float> residual() const;
-  [[nodiscard]] MatrixView<float> query() const;
-  [[nodiscard]] MatrixView<float> attention() const;
-  [[nodiscard]] MatrixView<float> ffn() const;
+  [[nodiscard]] ActivationView residual() const;
+  [[nodiscard]] ActivationView query() const;
+  [[nodiscard]] ActivationView key() const;  // key and value: with an INT4 cache alone
+  [[nodiscard]] ActivationView value() const;
+  [[nodiscard]] ActivationView attention() const;
+  [[nodiscard]] ActivationView ffn() const;
+  // [tokens]; null where the step's ffn has no exponents.
+  [[nodiscard]] std::int32_t* ffn_exponents() const;
   [[nodiscard]] MatrixView<float> logits() const;
   [[nodiscard]] const float* rope_cos() const { return rope_cos_.as<float>(); }
   [[nodiscard]] const float* rope_sin() const { return rope_sin_.as<float>(); }
   [[nodiscard]] int rope_positions() const { return limits_.context_tokens; }
 
  private:
+  [[nodiscard]] ActivationView view(const DeviceBuffer& buffer, DType dtype,
+                                    std::int64_t cols) const;
+
   ModelConfig config_;
+  Precision precision_;
+  KvCacheDtype kv_dtype_;
   WorkspaceLimits limits_;
+  StepKind kind_ = StepKind::Prefill;
+  StepTypes types_;
   RaggedBatch batch_;
   std::int64_t num_logit_rows_ = 0;
-  DeviceBuffer token_ids_, positions_, q_indptr_, kv_indptr_, page_table_, kv_lengths_, logit_rows_;
-  DeviceBuffer residual_, query_, attention_, ffn_, logits_;
+  DeviceBuffer token_ids_, positions_, q_indptr_, kv_indptr_, page_table_, kv_lengths_, raw_slots_,
+      logit_rows_;
+  // Each as large as float32 needs it; a step's narrower types use the first part.
+  DeviceBuffer residual_, query_, key_, value_, attention_, ffn_, ffn_exponents_, logits_;
   DeviceBuffer rope_cos_, rope_sin_;
 };
 

@@ -70,10 +70,10 @@ TEST(BatchIndependence, AloneOrAmongOthersTheBitsAreTheSame) {
 
 TEST(BatchIndependence, ThreadCountsGiveTheSameBits) {
   const std::vector<Ids> prompts{prompt(40, 1), prompt(130, 2)};
-  ModelRunner one(demo(), 1);
+  ModelRunner one(demo(), {.threads = 1});
   const auto expected = run(one, prompts, {});
   for (const int threads : {2, 3, 7}) {
-    ModelRunner runner(demo(), threads);
+    ModelRunner runner(demo(), {.threads = threads});
     EXPECT_EQ(run(runner, prompts, {}), expected) << threads << " threads";
   }
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/window_logits.h"
+
 namespace fut::test {
 namespace {
 
@@ -21,24 +23,72 @@ Batch whole_prompt(const std::vector<std::int32_t>& prompt) {
   std::iota(batch.page_table.begin(), batch.page_table.end(), 0);
   batch.kv_indptr = {0, static_cast<std::int32_t>(batch.page_table.size())};
   batch.kv_lengths = {n};
+  batch.raw_slots = {0};
   batch.logit_rows = batch.positions;
   return batch;
 }
 
 }  // namespace
 
-ModelRunner::ModelRunner(const std::filesystem::path& folder, int threads)
-    : config_(load_model_config(folder)) {
+ModelRunner::ModelRunner(const std::filesystem::path& folder, const RunnerOptions& options)
+    : options_(options), config_(load_model_config(folder)) {
   std::string notice;
   DeviceRequest request;
   request.kind = DeviceRequest::Kind::Cpu;
-  request.cpu_threads = threads;
+  request.cpu_threads = options.threads;
   backend_ = make_backend(request, notice);
-  checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(folder, config_));
+  kv_cache_ = resolve_kv_cache(config_, options.precision, options.kv_cache);
+  if (is_quantized(options.precision)) {
+    packed_ = std::make_unique<PackedModel>(PackedModel::open(folder, config_));
+  } else {
+    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(folder, config_));
+  }
 }
 
 Model ModelRunner::load_model() const {
-  return Model::load(*backend_, *checkpoint_, config_);
+  if (packed_) {
+    return Model::load_packed(*backend_, *packed_, config_, options_.precision, options_.head);
+  }
+  return Model::load(*backend_, *checkpoint_, config_, options_.precision);
+}
+
+std::vector<std::vector<std::vector<float>>> ModelRunner::window_logits(const TokenWindows& windows,
+                                                                        StepKind path,
+                                                                        int lock_step) const {
+  const Model model = load_model();
+  ScoringOptions options;
+  options.path = path;
+  options.kv_cache = kv_cache_;
+  options.lock_step = lock_step;
+  WindowLogits source({backend_.get(), &model, options}, static_cast<int>(windows[0].size()));
+  std::vector<std::vector<std::vector<float>>> result(windows.size());
+  for (std::size_t first = 0; first < windows.size(); first += source.group_size()) {
+    const std::size_t count = std::min(source.group_size(), windows.size() - first);
+    source.start(std::span(windows).subspan(first, count));
+    LogitRows rows;
+    while (source.next(rows)) {
+      for (std::size_t i = 0; i < rows.places.size(); ++i) {
+        const float* row = rows.logits.row(static_cast<std::int64_t>(i));
+        result[first + rows.places[i].window].emplace_back(row, row + rows.logits.cols);
+      }
+    }
+  }
+  return result;
+}
+
+PerplexityResult ModelRunner::score(const TokenWindows& windows, StepKind path,
+                                    const ModelRunner* against) const {
+  const auto scored = [path](const ModelRunner& runner, const Model& model) {
+    ScoringOptions options;
+    options.path = path;
+    options.kv_cache = runner.kv_cache_;
+    return ScoredModel{runner.backend_.get(), &model, options};
+  };
+  const Model model = load_model();
+  if (against == nullptr) return score_windows(scored(*this, model), windows);
+  const Model other = against->load_model();
+  const ScoredModel other_scored = scored(*against, other);
+  return score_windows(scored(*this, model), windows, &other_scored);
 }
 
 std::vector<std::vector<float>> ModelRunner::logits(const std::vector<std::int32_t>& prompt) {
@@ -46,8 +96,9 @@ std::vector<std::vector<float>> ModelRunner::logits(const std::vector<std::int32
   const auto tokens = static_cast<int>(prompt.size());
   const auto pages = static_cast<int>(batch.page_table.size());
   const Model model = load_model();
-  KvCache cache(*backend_, config_, pages);
-  Workspace workspace(*backend_, config_, {tokens, 1, tokens, pages, tokens});
+  KvCache cache(*backend_, config_, kv_cache_, pages, 1);
+  Workspace workspace(*backend_, config_, options_.precision, kv_cache_.dtype,
+                      {tokens, 1, tokens, pages, tokens});
   workspace.upload(*backend_, batch);
   forward(*backend_, model, cache, workspace);
   const MatrixView<float> out = workspace.logits();
@@ -63,7 +114,9 @@ std::vector<std::vector<float>> ModelRunner::logits(const std::vector<std::int32
 std::vector<std::int32_t> ModelRunner::greedy(const std::vector<std::int32_t>& prompt,
                                               int max_new_tokens,
                                               const std::vector<std::int32_t>& end_ids) {
-  Engine engine(*backend_, load_model(), {});
+  EngineOptions engine_options;
+  engine_options.kv_cache = kv_cache_;
+  Engine engine(*backend_, load_model(), engine_options);
   Request request;
   request.prompt = prompt;
   request.max_new_tokens = max_new_tokens;
@@ -91,10 +144,10 @@ double ModelRunner::perplexity(const std::vector<std::vector<std::int32_t>>& win
 }
 
 double negative_log_likelihood(const std::vector<float>& logits, std::int32_t token) {
-  const float maximum = *std::max_element(logits.begin(), logits.end());
+  const double maximum = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const float v : logits) sum += std::exp(static_cast<double>(v - maximum));
-  return std::log(sum) - static_cast<double>(logits[static_cast<std::size_t>(token)] - maximum);
+  for (const float v : logits) sum += std::exp(static_cast<double>(v) - maximum);
+  return std::log(sum) - (static_cast<double>(logits[static_cast<std::size_t>(token)]) - maximum);
 }
 
 }  // namespace fut::test

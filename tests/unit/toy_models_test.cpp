@@ -137,7 +137,7 @@ TEST(ScriptedModel, SaysItsScript) {
   model.say("\n\n", {"Hello", " wor", "ld", "\xF0", "\x9F", "\x98", "\x80", "<|eot_id|>"});
   const TempFolder folder;
   test::write_scripted_model(folder.path(), model);
-  test::ModelRunner runner(folder.path(), 1);
+  test::ModelRunner runner(folder.path(), {.threads = 1});
   const std::vector<std::int32_t> ids = runner.greedy({500, 'x', 256}, 20, {504});
   EXPECT_EQ(ids, (std::vector<std::int32_t>{257, 258, 259, 0xF0, 0x9F, 0x98, 0x80, 504}));
   EXPECT_EQ(Tokenizer::load(folder.path()).decode(ids), "Hello world\xF0\x9F\x98\x80");
@@ -149,7 +149,7 @@ TEST(ScriptedModel, LinksWeighWhatTheySay) {
   model.link("x", "b", 0.95F);
   const TempFolder folder;
   test::write_scripted_model(folder.path(), model);
-  test::ModelRunner runner(folder.path(), 1);
+  test::ModelRunner runner(folder.path(), {.threads = 1});
   const std::vector<float> logits = runner.logits({'x'}).back();
   // After the last norm the coordinate of the current token is at most sqrt(512), about 22.6; what
   // the layers add takes a little from it, less than a tenth. bfloat16 rounds 0.95 to 0.94921875.
@@ -165,7 +165,7 @@ TEST(ScriptedModel, SpeaksThroughSentencePieceToo) {
   const TempFolder folder;
   test::write_scripted_model(folder.path(), model);
   const Tokenizer tokenizer = Tokenizer::load(folder.path());
-  test::ModelRunner runner(folder.path(), 1);
+  test::ModelRunner runner(folder.path(), {.threads = 1});
   const std::vector<std::int32_t> ids =
       runner.greedy({test::kSentencePieceBos, model.token("x")}, 20, {test::kSentencePieceEos});
   EXPECT_EQ(ids.back(), test::kSentencePieceEos);

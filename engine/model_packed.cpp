@@ -1,0 +1,189 @@
+// Models from quantised folders: bytes go into memory as they lie in the file.
+#include <cstring>
+
+#include "engine/arena.h"
+#include "engine/model.h"
+#include "kernels/error.h"
+#include "kernels/numeric/activation_scales.h"
+
+namespace fut {
+namespace {
+
+// What a precision and a head take of the file.
+class Selection {
+ public:
+  Selection(const PackedModel& packed, const ModelConfig& config, Precision precision,
+            HeadChoice head) {
+    const bool with_int4 = precision == Precision::Int4;
+    add(packed.global(PackedGlobalTensor::EmbedTokens));
+    for (int i = 0; i < config.num_layers; ++i) {
+      for (int m = 0; m < kNumPackedMatrices; ++m) {
+        const auto matrix = static_cast<PackedMatrix>(m);
+        add(packed.layer(i, matrix, PackedPart::E4m3));
+        add(packed.layer(i, matrix, PackedPart::E4m3Scale));
+        if (with_int4) add(packed.layer(i, matrix, PackedPart::Int4));
+      }
+      add(packed.layer(i, PackedLayerTensor::AttentionOutputScale));
+    }
+    if (head != HeadChoice::Bf16) {
+      add(packed.global(PackedGlobalTensor::LmHeadInt8));
+      add(packed.global(PackedGlobalTensor::LmHeadInt8Scale));
+    }
+    if (head != HeadChoice::Int8) {
+      if (!packed.has(PackedGlobalTensor::LmHead)) {
+        throw data_error(
+            "{}: was written without a BF16 head; use the INT8 head, or quantise the checkpoint "
+            "again",
+            packed.path().string());
+      }
+      add(packed.global(PackedGlobalTensor::LmHead));
+    }
+  }
+
+  [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
+  [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
+
+ private:
+  void add(const TensorInfo& info) {
+    arena_bytes_ += Arena::aligned(info.bytes);
+    file_bytes_ += info.bytes;
+  }
+
+  std::size_t arena_bytes_ = 0;
+  std::uint64_t file_bytes_ = 0;
+};
+
+}  // namespace
+
+// Reads tensors one by one into the arena.
+class PackedLoading {
+ public:
+  PackedLoading(Backend& backend, const PackedModel& packed, const ModelConfig& config,
+                Precision precision, HeadChoice head, const Progress& progress,
+                const ParallelFor& parallel_for)
+      : packed_(packed),
+        head_(head),
+        progress_(progress),
+        parallel_for_(parallel_for),
+        selection_(packed, config, precision, head),
+        arena_(backend, selection_.arena_bytes()) {
+    model_.config_ = config;
+    model_.precision_ = precision;
+    model_.operand_scale_ = normalised_operand_scale(config.hidden_size);
+  }
+
+  Model run() && {
+    model_.embed_tokens_ = dense(PackedGlobalTensor::EmbedTokens);
+    for (int i = 0; i < model_.config_.num_layers; ++i) {
+      model_.layers_.push_back(fp8_layer(i));
+      if (model_.precision_ == Precision::Int4) model_.decode_layers_.push_back(int4_layer(i));
+    }
+    read_head();
+    model_.arena_ = arena_.take();
+    return std::move(model_);
+  }
+
+ private:
+  LayerWeights fp8_layer(int i) {
+    LayerWeights w;
+    w.qkv_proj = Weights(e4m3(i, PackedMatrix::QkvProj));
+    w.o_proj = e4m3(i, PackedMatrix::OProj);
+    w.gate_up_proj = Weights(e4m3(i, PackedMatrix::GateUpProj));
+    w.down_proj = e4m3(i, PackedMatrix::DownProj);
+    w.attention_output_scales =
+        put<float>(packed_.layer(i, PackedLayerTensor::AttentionOutputScale));
+    read(packed_.layer(i, PackedLayerTensor::SwigluOutputScale));
+    std::memcpy(&w.swiglu_output_scale, staging_.data(), sizeof(float));
+    return w;
+  }
+
+  LayerWeights int4_layer(int i) {
+    LayerWeights w;
+    w.qkv_proj = Weights(int4(i, PackedMatrix::QkvProj));
+    w.o_proj = int4(i, PackedMatrix::OProj);
+    w.gate_up_proj = Weights(int4(i, PackedMatrix::GateUpProj));
+    w.down_proj = int4(i, PackedMatrix::DownProj);
+    return w;
+  }
+
+  E4m3Matrix e4m3(int i, PackedMatrix matrix) {
+    const TensorInfo& codes = packed_.layer(i, matrix, PackedPart::E4m3);
+    E4m3Matrix m;
+    m.codes = put<std::uint8_t>(codes);
+    m.row_scales = put<float>(packed_.layer(i, matrix, PackedPart::E4m3Scale));
+    m.rows = codes.shape[0];
+    m.cols = codes.shape[1];
+    return m;
+  }
+
+  Int4Matrix int4(int i, PackedMatrix matrix) {
+    const PackedMatrixShape shape = packed_matrix_shape(model_.config_, matrix);
+    Int4Matrix m;
+    m.packed = put<std::uint8_t>(packed_.layer(i, matrix, PackedPart::Int4));
+    m.tile = shape.tile(packed_.info().options.group_size);
+    m.order = shape.order;
+    m.rows = shape.rows;
+    m.cols = shape.cols;
+    return m;
+  }
+
+  DenseMatrix dense(PackedGlobalTensor which) {
+    const TensorInfo& info = packed_.global(which);
+    return {info.dtype, put<std::byte>(info), info.shape[0], info.shape[1]};
+  }
+
+  void read_head() {
+    if (head_ == HeadChoice::Bf16) {
+      model_.lm_head_ = dense(PackedGlobalTensor::LmHead);
+      return;
+    }
+    const TensorInfo& codes = packed_.global(PackedGlobalTensor::LmHeadInt8);
+    Int8Matrix m;
+    m.codes = put<std::int8_t>(codes);
+    m.row_scales = put<float>(packed_.global(PackedGlobalTensor::LmHeadInt8Scale));
+    m.rows = codes.shape[0];
+    m.cols = codes.shape[1];
+    model_.lm_head_ = m;
+    if (head_ == HeadChoice::Int8Rescored) {
+      model_.rescoring_head_ = dense(PackedGlobalTensor::LmHead);
+    }
+  }
+
+  void read(const TensorInfo& info) {
+    staging_.resize(info.bytes);
+    packed_.read(info, staging_, parallel_for_);
+  }
+
+  template <class T>
+  const T* put(const TensorInfo& info) {
+    read(info);
+    const T* place = arena_.put<T>(staging_);
+    done_ += info.bytes;
+    if (progress_) progress_(done_, selection_.file_bytes());
+    return place;
+  }
+
+  const PackedModel& packed_;
+  HeadChoice head_;
+  const Progress& progress_;
+  const ParallelFor& parallel_for_;
+  Selection selection_;
+  Model model_;
+  Arena arena_;
+  std::uint64_t done_ = 0;
+  std::vector<std::byte> staging_;
+};
+
+Model Model::load_packed(Backend& backend, const PackedModel& packed, const ModelConfig& config,
+                         Precision precision, HeadChoice head, const Progress& progress,
+                         const ParallelFor& parallel_for) {
+  if (!is_quantized(precision)) {
+    throw usage_error(
+        "--precision {} needs the original weights and {} holds quantised ones: pass the folder "
+        "that it was made from",
+        precision_name(precision), packed.path().parent_path().string());
+  }
+  return PackedLoading(backend, packed, config, precision, head, progress, parallel_for).run();
+}
+
+}  // namespace fut

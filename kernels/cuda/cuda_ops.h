@@ -3,12 +3,22 @@
 // are memory of the current device. Includes no CUDA header.
 #pragma once
 
+#include "kernels/cuda/int4_gemm_plan.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 
 namespace fut::cuda {
 
-// The same bits as the CPU's: widening is exact.
+// The same bits as the CPU's: widening is exact, and the rounding is the same function.
 void embed(const EmbedArgs& a, StreamHandle stream);
+
+// How many blocks and clusters of the INT4 main loop the current device runs at a time. Once for each
+// device.
+[[nodiscard]] Int4GemmMachine query_int4_gemm_machine();
+
+// F16 x, INT4 weights and a float32 residual. The same bits for a token whatever other tokens there
+// are; they differ from the CPU's by the order of additions within a group.
+void linear_residual(const LinearResidualArgs& a, const Int4GemmMachine& machine,
+                     StreamHandle stream);
 
 }  // namespace fut::cuda

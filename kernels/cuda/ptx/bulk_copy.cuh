@@ -1,0 +1,78 @@
+// Bulk asynchronous copies into shared memory and the barriers they complete on, one wrapper for an
+// instruction. PTX ISA, "cp.async.bulk" and "mbarrier".
+#pragma once
+
+#include <cstdint>
+
+namespace fut::cuda::ptx {
+
+// The 32-bit address of something in shared memory, as the instructions below take it.
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// A barrier of 8 bytes that `arrivals` arrivals complete.
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine and to the other blocks of a cluster.
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives and announces `bytes` that copies are going to deliver in this phase.
+__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// Waits until the phase of this parity is over.
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// The second-level cache drops these lines first: every byte of the weights is used once a step.
+__device__ __forceinline__ std::uint64_t evict_first_policy() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// Copies `bytes` (a multiple of 16, both ends 16-byte aligned) from global to shared memory; their
+// arrival counts on `barrier`.
+__device__ __forceinline__ void bulk_copy(std::uint32_t destination, const void* source,
+                                          std::uint32_t bytes, std::uint32_t barrier,
+                                          std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// 16 bytes of shared memory.
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address));
+  return v;
+}
+
+// A BF16 of shared memory as a float.
+__device__ __forceinline__ float load_shared_bf16(std::uint32_t address) {
+  std::uint16_t bits;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
+  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
+}
+
+}  // namespace fut::cuda::ptx

@@ -1,0 +1,170 @@
+// linear_residual with INT4 weights on the GPU: the bits of the CPU where all sums are exact, the same
+// bits at every number of tokens where they are not, and nothing written beside its rows.
+#include <cmath>
+#include <gtest/gtest.h>
+#include <random>
+
+#include "kernels/numeric/formats.h"
+#include "tests/support/backends.h"
+
+#if FUT_CUDA
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/support/on_device.h"
+#endif
+
+namespace fut::test {
+namespace {
+
+#if FUT_CUDA
+
+constexpr int kTokens = 32;
+constexpr int kGap = 4;  // columns between rows of the residual, and rows around it
+
+struct Shape4 {
+  int rows;
+  int cols;
+  int group;
+};
+
+// o_proj and down_proj of Llama-3.1-8B and 70B; few groups; rows that fill no strip.
+constexpr Shape4 kShapes[] = {{4096, 4096, 128}, {4096, 4096, 64},  {4096, 14336, 128},
+                              {4096, 14336, 64}, {8192, 8192, 128}, {8192, 28672, 128},
+                              {40, 128, 128},    {200, 256, 64},    {24, 384, 128},
+                              {16, 1152, 64},    {1000, 2048, 128}};
+
+// A packed matrix of random codes whose scales are signed powers of two, 2^0 .. 2^6, that differ from
+// group to group and from row to row.
+std::vector<std::uint8_t> random_weights(const layout::Int4Tile& tile) {
+  std::mt19937 engine(3);
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(tile.bytes()));
+  for (std::uint8_t& byte : packed) byte = static_cast<std::uint8_t>(engine() >> 24);
+  for (int row = 0; row < 16 * tile.num_strips(); ++row) {
+    for (int g = 0; g < tile.num_groups(); ++g) {
+      const float scale = std::ldexp(engine() % 2 == 0 ? 1.0F : -1.0F, (row + 3 * g) % 7);
+      const std::uint16_t bits = f32_to_bf16(scale);
+      std::memcpy(packed.data() + tile.scale_offset(row, g), &bits, 2);
+    }
+  }
+  return packed;
+}
+
+struct Problem {
+  Shape4 shape;
+  layout::Int4Tile tile;
+  std::vector<std::uint8_t> packed;
+  std::vector<std::uint16_t> x;  // [kTokens, cols]
+  std::vector<float> residual;   // [kTokens + 2 * kGap, rows + kGap], NaN outside
+  std::vector<std::int32_t> exponents;
+
+  Problem(const Shape4& s, bool exact)
+      : shape(s), tile{s.rows, s.cols, s.group}, packed(random_weights(tile)) {
+    std::mt19937 engine(5);
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < kTokens * s.cols; ++i) {
+      x.push_back(f32_to_f16(exact ? static_cast<float>(engine() % 3) - 1.0F : normal(engine)));
+    }
+    residual.assign(static_cast<std::size_t>((kTokens + 2 * kGap) * stride()), kPoison);
+    for (int m = 0; m < kTokens; ++m) {
+      exponents.push_back(m % 3);
+      for (int n = 0; n < s.rows; ++n)
+        residual[index(m) + static_cast<std::size_t>(n)] = static_cast<float>(n);
+    }
+  }
+
+  [[nodiscard]] std::int64_t stride() const { return shape.rows + kGap; }
+  [[nodiscard]] std::size_t index(int token) const {
+    return static_cast<std::size_t>((token + kGap) * stride());
+  }
+  // The op on these arrays, for the first `tokens` tokens.
+  [[nodiscard]] LinearResidualArgs args(const std::uint16_t* tokens_x, const std::uint8_t* weights,
+                                        float* rows, const std::int32_t* powers, int tokens) const {
+    LinearResidualArgs a;
+    a.x = ConstActivationView(tokens_x, DType::F16, tokens, shape.cols, shape.cols);
+    a.x_exponents = powers;
+    a.weight =
+        Int4Matrix{weights, tile, layout::RowOrder::natural(shape.rows), shape.rows, shape.cols};
+    a.residual = ActivationView(rows + index(0), DType::F32, tokens, shape.rows, stride());
+    return a;
+  }
+};
+
+class OnGpu {
+ public:
+  explicit OnGpu(const Problem& problem)
+      : problem_(problem),
+        machine_(cuda::query_int4_gemm_machine()),
+        x_(device_.copy(std::span(problem.x))),
+        packed_(device_.copy(std::span(problem.packed))),
+        residual_(device_.copy(std::span(problem.residual))),
+        exponents_(device_.copy(std::span(problem.exponents))) {}
+
+  std::vector<float> run(int tokens) {
+    device_.overwrite(residual_, std::span(problem_.residual));
+    cuda::linear_residual(problem_.args(x_, packed_, residual_, exponents_, tokens), machine_,
+                          device_.stream());
+    return device_.fetch(residual_, problem_.residual.size());
+  }
+
+ private:
+  const Problem& problem_;
+  OnDevice device_;
+  cuda::Int4GemmMachine machine_;
+  std::uint16_t* x_;
+  std::uint8_t* packed_;
+  float* residual_;
+  std::int32_t* exponents_;
+};
+
+// `all` for the first `tokens` tokens, the untouched residual for the rest.
+std::vector<float> first_rows(const Problem& problem, const std::vector<float>& all, int tokens) {
+  std::vector<float> expected = problem.residual;
+  const auto end = static_cast<std::ptrdiff_t>(problem.index(tokens));
+  std::copy(all.begin(), all.begin() + end, expected.begin());
+  return expected;
+}
+
+void expect_bits(const Problem& problem, const std::vector<float>& expected,
+                 const std::vector<float>& actual, int tokens) {
+  EXPECT_TRUE(same_bits(expected, actual, {kTokens + 2 * kGap, problem.stride()}))
+      << problem.shape.rows << " x " << problem.shape.cols << ", groups of " << problem.shape.group
+      << ", " << tokens << " tokens";
+}
+
+TEST(Int4LinearCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const std::vector<CpuSetup> setups = cpu_setups();
+  Backend& cpu = *setups.back().backend;
+  for (const Shape4& shape : kShapes) {
+    const Problem problem(shape, true);
+    std::vector<float> expected = problem.residual;
+    cpu.linear_residual(problem.args(problem.x.data(), problem.packed.data(), expected.data(),
+                                     problem.exponents.data(), kTokens));
+    OnGpu gpu(problem);
+    for (const int tokens : {1, 2, 3, 7, 8, 9, 16, 17, 31, 32}) {
+      expect_bits(problem, first_rows(problem, expected, tokens), gpu.run(tokens), tokens);
+    }
+  }
+}
+
+TEST(Int4LinearCuda, GivesTheSameBitsAtEveryNumberOfTokens) {
+  FUT_REQUIRE_GPU_DEVICE();
+  for (const Shape4& shape : kShapes) {
+    const Problem problem(shape, false);
+    OnGpu gpu(problem);
+    const std::vector<float> all = gpu.run(kTokens);
+    for (const int tokens : {1, 2, 4, 5, 8, 9, 15, 16, 17, 25, 31}) {
+      expect_bits(problem, first_rows(problem, all, tokens), gpu.run(tokens), tokens);
+    }
+  }
+}
+
+#else
+
+TEST(Int4LinearCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
+  FUT_REQUIRE_GPU_DEVICE();
+}
+
+#endif
+
+}  // namespace
+}  // namespace fut::test

@@ -68,11 +68,12 @@ std::vector<int> even_out(std::span<const double> scaled, std::span<const double
 enum class Mode { Check, Apply };
 
 void shift_value(HostMatrix& w, std::int64_t row, std::int64_t col, int shift, Mode mode) {
+  if (shift == 0) return;
   float& value = w.row(row)[col];
   const float shifted = std::ldexp(value, shift);
   if (mode == Mode::Apply) {
     value = shifted;
-  } else if (shift != 0 && value != 0 && !std::isnormal(shifted)) {
+  } else if (value != 0 && !std::isnormal(shifted)) {
     throw data_error(
         "{}: row {}, column {}: {} times 2^{} leaves the range of BF16; switch the balancing off",
         w.name, row, col, value, shift);

@@ -1,12 +1,17 @@
 // How long the offline mathematics takes on one core, at the shapes of a small model and of an 8B
-// one. Multiply-adds count as two operations; rates are for comparing builds and machines.
+// one, and a whole folder on all of them. Multiply-adds count as two operations; rates are for
+// comparing builds and machines.
 #include <benchmark/benchmark.h>
 #include <random>
 #include <vector>
 
+#include "engine/quantize.h"
 #include "loader/gptq.h"
 #include "loader/int4_grid.h"
 #include "loader/transforms.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_data.h"
+#include "tokenizer/tokenizer.h"
 
 namespace fut {
 namespace {
@@ -94,6 +99,30 @@ void rotate(benchmark::State& state) {
   report(state, "weights", static_cast<double>(w.rows * w.cols));
 }
 BENCHMARK(rotate)->ArgName("size")->Arg(384)->Arg(4096)->Unit(benchmark::kMillisecond);
+
+// The demonstration model from checkpoint to packed folder.
+void folder(benchmark::State& state) {
+  const auto source = test::source_path("configs/demo-6m");
+  const auto text = test::read_file(test::source_path("configs/calibration.txt"));
+  const std::vector<std::int32_t> ids = Tokenizer::load(source).encode(text, {});
+  std::string notice;
+  const auto backend = make_backend({.kind = DeviceRequest::Kind::Cpu}, notice);
+  PackedOptions options;
+  options.method = state.range(0) == 0 ? QuantMethod::Rtn : QuantMethod::Gptq;
+  options.rotate = options.method == QuantMethod::Gptq;
+  options.calibration_tokens = state.range(1);
+  const test::TempFolder target;
+  for (auto _ : state) {
+    quantize_folder(*backend, source, target / "packed", options, ids, true);
+  }
+  report(state, "tokens", static_cast<double>(options.calibration_tokens));
+}
+BENCHMARK(folder)
+    ->ArgNames({"gptq", "tokens"})
+    ->Args({0, kRtnCalibrationTokens})
+    ->Args({1, 32768})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace fut

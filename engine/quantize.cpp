@@ -1,0 +1,185 @@
+// The order of everything. Refusals come first: shape, text, target and disk space are looked at
+// before a weight is read.
+#include "engine/quantize.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "engine/parallel.h"
+#include "engine/quantize_pack.h"
+#include "kernels/error.h"
+#include "tokenizer/sha256.h"
+
+namespace fut {
+namespace {
+
+// Weights done of all, in words and numbers.
+class WeightCounter {
+ public:
+  WeightCounter(const ModelConfig& config, const QuantizeProgress& progress)
+      : num_layers_(config.num_layers), progress_(progress) {
+    std::int64_t of_layer = 0;
+    for (int m = 0; m < kNumPackedMatrices; ++m) {
+      const PackedMatrixShape shape = packed_matrix_shape(config, static_cast<PackedMatrix>(m));
+      of_layer += std::int64_t{shape.rows} * shape.cols;
+    }
+    const std::int64_t of_vocabulary = std::int64_t{config.vocab_size} * config.hidden_size;
+    total_ = static_cast<std::uint64_t>(2 * of_vocabulary + num_layers_ * of_layer);
+  }
+
+  void begin(std::string stage) {
+    stage_ = std::move(stage);
+    report();
+  }
+  void begin_layer(int index) { begin(fmt::format("layer {} of {}", index + 1, num_layers_)); }
+  void add(const HostMatrix& w) {
+    done_ += w.values.size();
+    report();
+  }
+  // Nothing new: so that the callback can stop what takes long.
+  void tick() const { report(); }
+
+ private:
+  void report() const {
+    if (progress_) progress_(stage_, done_, total_);
+  }
+
+  int num_layers_;
+  const QuantizeProgress& progress_;
+  std::string stage_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+// The windows of both passes. Statistics never take more than the automatic number, so that GPTQ
+// and round-to-nearest start from the same transformed weights.
+struct Windows {
+  CalibrationWindows statistics;
+  CalibrationWindows gptq;  // empty for round-to-nearest
+
+  [[nodiscard]] std::size_t longest() const {
+    return std::max(statistics.front().size(), gptq.empty() ? 0 : gptq.front().size());
+  }
+};
+
+Windows choose_all_windows(const ModelConfig& config, const PackedOptions& options,
+                           std::span<const std::int32_t> ids) {
+  if (options.calibration_tokens < 1) {
+    throw usage_error("--calib-tokens {}: at least 1 is needed", options.calibration_tokens);
+  }
+  const auto within_context = [&](int window) {
+    return std::min(window, config.max_position_embeddings);
+  };
+  Windows windows;
+  const bool gptq = options.method == QuantMethod::Gptq;
+  const std::int64_t tokens = options.calibration_tokens;
+  windows.statistics = choose_windows(ids, within_context(kStatisticsWindow),
+                                      gptq ? std::min(tokens, kRtnCalibrationTokens) : tokens);
+  if (gptq) windows.gptq = choose_windows(ids, within_context(kGptqWindow), tokens);
+  return windows;
+}
+
+ReportCard start_card(const PackedOptions& options, const Windows& windows,
+                      std::span<const std::int32_t> ids) {
+  ReportCard card;
+  card.calibration_tokens = count_tokens(windows.gptq.empty() ? windows.statistics : windows.gptq);
+  if (std::ssize(ids) < options.calibration_tokens) {
+    card.notices.push_back(
+        fmt::format("the calibration text has {} tokens, {} were asked for: {} are used",
+                    ids.size(), options.calibration_tokens, card.calibration_tokens));
+  }
+  return card;
+}
+
+// A matrix that GPTQ could not serve is said aloud, not only in its line of the card.
+void add_reports(ReportCard& card, const QuantizedLayer& layer) {
+  for (const MatrixReport& report : layer.reports) {
+    card.matrices.push_back(report);
+    if (report.note.starts_with(kRoundedToNearest)) {
+      card.notices.push_back(fmt::format("{}: {}", report.name, report.note));
+    }
+  }
+}
+
+GptqOptions gptq_options(const PackedOptions& options) {
+  GptqOptions out;
+  out.group_size = options.group_size;
+  return out;
+}
+
+// Everything that the layers need, and the writer that they go to.
+class FolderQuantizer {
+ public:
+  FolderQuantizer(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
+                  const PackedOptions& options, const Windows& windows, PackedWriter& writer,
+                  WeightCounter& counter, const ParallelFor& parallel_for)
+      : config_(config),
+        options_(options),
+        counter_(counter),
+        parallel_for_(parallel_for),
+        weights_(checkpoint, config, options, parallel_for),
+        runner_(backend, config, static_cast<int>(windows.longest()), [&] { counter.tick(); }),
+        packer_(writer, weights_, config, options.group_size, parallel_for),
+        calibrator_(backend, weights_, config, options, runner_, windows.statistics) {
+    if (!windows.gptq.empty()) {
+      gptq_ = std::make_unique<SequentialGptq>(backend, weights_, runner_, windows.gptq,
+                                               gptq_options(options), parallel_for);
+    }
+  }
+
+  void run(ReportCard& card) {
+    const auto count = [&](const HostMatrix& w) { counter_.add(w); };
+    counter_.begin("embedding");
+    packer_.append_embedding(count);
+    for (int i = 0; i < config_.num_layers; ++i) {
+      counter_.begin_layer(i);
+      CalibratedLayer calibrated = calibrator_.next();
+      const StackedLayer layer = stack_layer(std::move(calibrated.weights), i);
+      const QuantizedLayer quantized =
+          gptq_ ? gptq_->next(layer, count)
+                : quantize_layer_rtn(layer, calibrated.statistics, options_, parallel_for_, count);
+      packer_.append_layer(i, layer, quantized, calibrated.statistics);
+      add_reports(card, quantized);
+    }
+    counter_.begin("head");
+    packer_.append_head(count);
+  }
+
+ private:
+  const ModelConfig& config_;
+  const PackedOptions& options_;
+  WeightCounter& counter_;
+  const ParallelFor& parallel_for_;
+  WeightTransforms weights_;
+  LayerRunner runner_;
+  TensorPacker packer_;
+  Calibrator calibrator_;
+  std::unique_ptr<SequentialGptq> gptq_;
+};
+
+}  // namespace
+
+ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,
+                           const std::filesystem::path& target, const PackedOptions& options,
+                           std::span<const std::int32_t> calibration, bool overwrite,
+                           const QuantizeProgress& progress, int threads) {
+  ModelConfig config = load_model_config(source);
+  const Checkpoint checkpoint = Checkpoint::open(source, config);
+  check_packable(config, options.group_size);
+  const Windows windows = choose_all_windows(config, options, calibration);
+  ReportCard card = start_card(options, windows, calibration);
+  const ParallelFor parallel_for = parallel_for_on_threads(threads);
+  WeightCounter counter(config, progress);
+  counter.begin("reading the source");
+  PackedWriter writer(
+      target, {options, identify_source(source, IdentityDepth::Full, sha256_hex, parallel_for)},
+      packed_tensors(config, options.group_size, true), overwrite);
+  FolderQuantizer(backend, checkpoint, config, options, windows, writer, counter, parallel_for)
+      .run(card);
+  writer.copy_companions(source);
+  writer.finish(report_card_json(card));
+  return card;
+}
+
+}  // namespace fut

@@ -1,0 +1,45 @@
+// From a checkpoint folder to a quantised folder: calibration, transforms, quantisers, packing,
+// layer by layer. What the mathematics are is in loader/{transforms,int4_grid,gptq}.h, what the
+// folder looks like in loader/packed_writer.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "kernels/backend.h"
+#include "loader/packed_options.h"
+#include "loader/report_card.h"
+
+namespace fut {
+
+// Tokens whose statistics decide powers of two, FP8 scales and round-to-nearest when nothing is
+// said: mean squares and sizes need few, and few are what a laptop can do with an 8B model.
+inline constexpr std::int64_t kRtnCalibrationTokens = 2048;
+inline constexpr int kStatisticsWindow = 512;  // several places of the text even so
+// Tokens whose Hessians GPTQ takes.
+inline constexpr std::int64_t kGptqCalibrationTokens = 262144;
+inline constexpr int kGptqWindow = 2048;
+// Windows are never longer than the model's context.
+
+// Weights done and in all; called now and then with the same numbers. `stage` is for a progress
+// line: "layer 3 of 32".
+using QuantizeProgress =
+    std::function<void(std::string_view stage, std::uint64_t done, std::uint64_t total)>;
+
+// Writes `target`, which must not exist yet or be a quantised folder with `overwrite` set.
+// `backend` computes in float32 and is a CPU backend; the loops that are no op run on `threads`
+// threads (0: one for each core). `calibration` is the whole text as ids, BOS in front where the
+// model's texts have it; options.calibration_tokens of it are used, rounded down to whole windows
+// (the card has the number), or all there are (a notice of the card says so). The bytes written
+// depend on source, options and calibration alone. Throws Data for what cannot be quantised, before
+// anything is computed; Runtime where writing fails. What `progress` throws ends it as well.
+// Nothing is left under `target` then.
+ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,
+                           const std::filesystem::path& target, const PackedOptions& options,
+                           std::span<const std::int32_t> calibration, bool overwrite,
+                           const QuantizeProgress& progress = {}, int threads = 0);
+
+}  // namespace fut

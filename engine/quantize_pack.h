@@ -1,0 +1,41 @@
+// From numbers to the tensors of a packed folder, in the order in which the folder has them: INT4
+// streams, FP8 copies and their frozen scales, statistics, the head. Which tensors there are is
+// loader/packed_tensors.h.
+#pragma once
+
+#include "engine/quantize_layer.h"
+#include "loader/packed_writer.h"
+
+namespace fut {
+
+class TensorPacker {
+ public:
+  // What is passed must outlive it.
+  TensorPacker(PackedWriter& writer, const WeightTransforms& weights, const ModelConfig& config,
+               int group_size, ParallelFor parallel_for);
+
+  // Weights done, of `config.vocab_size` x hidden_size.
+  using RowsDone = std::function<void(const HostMatrix& rows)>;
+  void append_embedding(const RowsDone& done = {});
+  // Layers in order. `layer` holds the weights of the FP8 copies, which are made of it and not of
+  // the INT4 codes.
+  void append_layer(int index, const StackedLayer& layer, const QuantizedLayer& quantized,
+                    const LayerStatistics& statistics);
+  void append_head(const RowsDone& done = {});
+
+ private:
+  template <class T>
+  void append(const std::string& tensor, const std::vector<T>& values);
+  void append_matrix(int index, PackedMatrix which, const HostMatrix& w, const QuantizedMatrix& q);
+  template <class Body>
+  void for_rows(const Body& body) const;
+  [[nodiscard]] std::string name(int layer, PackedLayerTensor which) const;
+
+  PackedWriter& writer_;
+  const WeightTransforms& weights_;
+  const ModelConfig& config_;
+  int group_size_;
+  ParallelFor parallel_for_;
+};
+
+}  // namespace fut

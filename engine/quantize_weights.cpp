@@ -1,0 +1,158 @@
+// A few rows at a time where a matrix is as long as the vocabulary; a layer as a whole.
+#include "engine/quantize_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/numeric/formats.h"
+
+namespace fut {
+namespace {
+
+void widen(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
+  if (dtype == DType::F32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bytes.data() + 2 * i, 2);
+    values[i] = dtype == DType::BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  }
+}
+
+void require_finite(const HostMatrix& w, std::int64_t first_row) {
+  const auto bad = std::ranges::find_if_not(w.values, [](float v) { return std::isfinite(v); });
+  if (bad == w.values.end()) return;
+  const std::int64_t index = bad - w.values.begin();
+  throw data_error(
+      "tensor {}: row {}, column {} is {}: the file is damaged or was written by a failed run; "
+      "download or convert it again",
+      w.name, first_row + index / w.cols, index % w.cols, *bad);
+}
+
+const Safetensors& file_of(const Checkpoint& checkpoint, const TensorInfo& info) {
+  const auto& files = checkpoint.files();
+  const auto found = std::ranges::find_if(
+      files, [&](const Safetensors& file) { return file.find(info.name) == &info; });
+  FUT_CHECK(found != files.end(), "tensor {} is in none of {} files", info.name, files.size());
+  return *found;
+}
+
+// `part` below `w`; frees it.
+void append_rows(HostMatrix& w, HostMatrix& part) {
+  FUT_CHECK(w.cols == part.cols, "{} columns of {} below {} of {}", part.cols, part.name, w.cols,
+            w.name);
+  w.values.insert(w.values.end(), part.values.begin(), part.values.end());
+  w.rows += part.rows;
+  part = {};
+}
+
+}  // namespace
+
+WeightTransforms::WeightTransforms(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const PackedOptions& options, ParallelFor parallel_for)
+    : checkpoint_(checkpoint),
+      kv_rotation_(options.kv_rotation),
+      parallel_for_(std::move(parallel_for)),
+      head_rotation_(config.head_dim, options.rotation_seed + 1),
+      final_gain_(gain(checkpoint.global(GlobalTensor::FinalNorm))) {
+  if (options.rotate) hidden_rotation_.emplace(config.hidden_size, options.rotation_seed);
+}
+
+HostMatrix WeightTransforms::rows(const TensorInfo& info, std::int64_t begin,
+                                  std::int64_t count) const {
+  HostMatrix w(info.name, count, info.shape[1]);
+  std::vector<std::byte> bytes(w.values.size() * static_cast<std::size_t>(dtype_bytes(info.dtype)));
+  const std::size_t row_bytes = bytes.size() / static_cast<std::size_t>(count);
+  file_of(checkpoint_, info).read_part(info, static_cast<std::size_t>(begin) * row_bytes, bytes);
+  widen(info.dtype, bytes, w.values);
+  require_finite(w, begin);
+  return w;
+}
+
+HostMatrix WeightTransforms::matrix(const TensorInfo& info) const {
+  return rows(info, 0, info.shape[0]);
+}
+
+std::vector<float> WeightTransforms::gain(const TensorInfo& info) const {
+  std::vector<std::byte> bytes(info.bytes);
+  checkpoint_.read(info, bytes);
+  HostMatrix values(info.name, 1, info.shape[0]);
+  widen(info.dtype, bytes, values.values);
+  require_finite(values, 0);
+  return std::move(values.values);
+}
+
+void WeightTransforms::rotate_reader(HostMatrix& w) const {
+  if (hidden_rotation_) rotate_inputs(w, *hidden_rotation_, parallel_for_);
+}
+
+TransformedLayer WeightTransforms::layer(int index) const {
+  const auto tensor = [&](LayerTensor which) -> const TensorInfo& {
+    return checkpoint_.layer(index, which);
+  };
+  TransformedLayer layer{matrix(tensor(LayerTensor::QProj)),    matrix(tensor(LayerTensor::KProj)),
+                         matrix(tensor(LayerTensor::VProj)),    matrix(tensor(LayerTensor::OProj)),
+                         matrix(tensor(LayerTensor::GateProj)), matrix(tensor(LayerTensor::UpProj)),
+                         matrix(tensor(LayerTensor::DownProj))};
+  const std::vector<float> input_gain = gain(tensor(LayerTensor::InputLayernorm));
+  for (HostMatrix* w : {&layer.q_proj, &layer.k_proj, &layer.v_proj}) {
+    fold_gain(*w, input_gain);
+    rotate_reader(*w);
+  }
+  const std::vector<float> ffn_gain = gain(tensor(LayerTensor::PostAttentionLayernorm));
+  for (HostMatrix* w : {&layer.gate_proj, &layer.up_proj}) {
+    fold_gain(*w, ffn_gain);
+    rotate_reader(*w);
+  }
+  if (kv_rotation_) {
+    rotate_outputs(layer.v_proj, head_rotation_, parallel_for_);
+    rotate_inputs(layer.o_proj, head_rotation_, parallel_for_);
+  }
+  if (hidden_rotation_) {
+    rotate_outputs(layer.o_proj, *hidden_rotation_, parallel_for_);
+    rotate_outputs(layer.down_proj, *hidden_rotation_, parallel_for_);
+  }
+  return layer;
+}
+
+HostMatrix WeightTransforms::embedding(std::span<const std::int32_t> ids) const {
+  const TensorInfo& info = checkpoint_.global(GlobalTensor::EmbedTokens);
+  HostMatrix out(info.name, std::ssize(ids), info.shape[1]);
+  for (std::int64_t r = 0; r < out.rows; ++r) {
+    const std::int32_t id = ids[static_cast<std::size_t>(r)];
+    FUT_CHECK(id >= 0 && id < info.shape[0], "token {} of a vocabulary of {}", id, info.shape[0]);
+    std::ranges::copy(rows(info, id, 1).values, out.row(r));
+  }
+  rotate_reader(out);
+  return out;
+}
+
+HostMatrix WeightTransforms::embedding(std::int64_t begin, std::int64_t count) const {
+  HostMatrix out = rows(checkpoint_.global(GlobalTensor::EmbedTokens), begin, count);
+  rotate_reader(out);
+  return out;
+}
+
+HostMatrix WeightTransforms::head(std::int64_t begin, std::int64_t count) const {
+  HostMatrix out = rows(checkpoint_.global(GlobalTensor::LmHead), begin, count);
+  fold_gain(out, final_gain_);
+  rotate_reader(out);
+  return out;
+}
+
+StackedLayer stack_layer(TransformedLayer layer, int index) {
+  for (HostMatrix* part : {&layer.k_proj, &layer.v_proj}) append_rows(layer.q_proj, *part);
+  append_rows(layer.gate_proj, layer.up_proj);
+  StackedLayer stacked = {std::move(layer.q_proj), std::move(layer.o_proj),
+                          std::move(layer.gate_proj), std::move(layer.down_proj)};
+  constexpr std::array kNames = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  for (std::size_t m = 0; m < stacked.size(); ++m) {
+    stacked[m].name = fmt::format("layers.{}.{}", index, kNames[m]);
+  }
+  return stacked;
+}
+
+}  // namespace fut

@@ -132,7 +132,7 @@ class WordReader {
            Resolved& resolved) {
     if (is_switch(flag)) {
       if (value) throw usage_error("{} takes no value, got '{}'", spelling, *value);
-      resolved.given.push_back({&flag, {{}, spelling}});
+      resolved.given.push_back({&flag, Argument{{}, spelling}});
       return;
     }
     if (!value) {
@@ -145,7 +145,7 @@ class WordReader {
       }
       value = words_[next_++];
     }
-    resolved.given.push_back({&flag, {std::move(*value), spelling}});
+    resolved.given.push_back({&flag, Argument{std::move(*value), spelling}});
   }
 
   const Command& command_;
@@ -213,11 +213,12 @@ bool is_on(const Argument& argument) {
 }
 
 void add_worded(const Flag& flag, Argument argument, std::vector<GivenFlag>& given) {
-  if (!is_switch(flag)) {
-    given.push_back({&flag, std::move(argument)});
-  } else if (is_on(argument)) {
-    given.push_back({&flag, {{}, std::move(argument.source)}});
+  argument.typed = false;
+  if (is_switch(flag)) {
+    if (!is_on(argument)) return;
+    argument.text.clear();
   }
+  given.push_back({&flag, std::move(argument)});
 }
 
 std::vector<GivenFlag> read_environment(const Command& command, const Environment& environment) {
@@ -227,7 +228,7 @@ std::vector<GivenFlag> read_environment(const Command& command, const Environmen
       if (!name.starts_with("--")) continue;
       const std::string variable = variable_name(name);
       if (auto value = environment(variable)) {
-        add_worded(flag, {std::move(*value), variable}, given);
+        add_worded(flag, Argument{std::move(*value), variable}, given);
         break;
       }
     }
@@ -259,7 +260,7 @@ std::vector<GivenFlag> read_config_file(const Command& command, std::span<const 
     const Flag* flag = find_flag(command, name);
     if (flag != nullptr && flag_name(*flag) != "--config") {
       const std::string source = fmt::format("{}:{} ({})", path, number, name.substr(2));
-      add_worded(*flag, {trimmed(line.substr(equals + 1)), source}, given);
+      add_worded(*flag, Argument{trimmed(line.substr(equals + 1)), source}, given);
       continue;
     }
     // One file may serve every command: what another command knows is passed over.
@@ -303,6 +304,11 @@ Resolved resolve_arguments(std::span<const std::string> words, std::span<const C
 
 bool json_was_requested(std::span<const std::string> words, const Environment& environment) {
   const auto is_json = [](std::string_view text) { return text == "json" || text == "jsonl"; };
+  // There, -o is a folder.
+  if (!words.empty() && words[0] == "quantize") {
+    return std::find(words.begin(), words.end(), "--json") != words.end() ||
+           environment("FUT_JSON").has_value();
+  }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string_view word = words[i];
     if (word == "-o" || word == "--output") return i + 1 < words.size() && is_json(words[i + 1]);

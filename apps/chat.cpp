@@ -1,6 +1,5 @@
 // fut chat: a conversation, a line a turn. Every turn sends the whole history again.
 #include <csignal>
-#include <spdlog/spdlog.h>
 
 #include "apps/commands.h"
 #include "apps/generation.h"
@@ -44,6 +43,7 @@ class Conversation {
     document["model"] = model.folder.path.string();
     document["device"] = model.backend->description();
     document["context_tokens"] = model.context_tokens;
+    add_arithmetic(document, model);
     add_sampling(document, sampling_);
     document["replies"] = Json::array();
   }
@@ -82,7 +82,7 @@ class Conversation {
     tell_about_reply(reply, ids.size(), limits_.tokens, options_.log.verbosity);
     const bool stopped = reply.finish == FinishReason::Interrupt;
     if (stopped && reply.text.empty()) {
-      spdlog::warn("stopped before a word was said: the turn is forgotten");
+      log_warning("stopped before a word was said: the turn is forgotten");
     } else {
       messages_.push_back({"user", text});
       messages_.push_back({"assistant", reply.text});
@@ -110,7 +110,7 @@ class Conversation {
         turn_, prompt_tokens, limits_.tokens);
     if (options_.reply.single_turn) throw capacity_error("{}", message);
     refused_a_turn_ = true;
-    spdlog::error("{}", message);
+    log_error("{}", message);
     const int code = static_cast<int>(ErrorKind::Capacity);
     Json entry = {{"turn", turn_},
                   {"error", {{"code", code}, {"kind", "capacity"}, {"message", message}}}};
@@ -190,8 +190,8 @@ class LineLoop {
     } else if (!is_terminal()) {
       return false;  // a script's line is said, whatever it starts with
     } else {
-      spdlog::error("no command {}: /help lists them; put a blank in front to say it",
-                    line.substr(0, line.find(' ')));
+      log_error("no command {}: /help lists them; put a blank in front to say it",
+                line.substr(0, line.find(' ')));
     }
     return true;
   }
@@ -227,6 +227,7 @@ int chat(const GenerateOptions& options, Reporter& reporter) {
   std::optional<std::string> first_turn;
   if (options.prompt.prompt.given()) first_turn = conversation.read_first_turn();
   Engine engine = load_engine(model, options.model);
+  add_arithmetic(reporter.document(), model);  // once more: see fut run
   LineLoop loop(options, conversation, engine);
   if (loop.is_terminal() && !options.reply.single_turn) {
     write_to_standard_error(

@@ -10,6 +10,8 @@ namespace fut::app {
 int run(const GenerateOptions& options, Reporter& reporter);
 int chat(const GenerateOptions& options, Reporter& reporter);
 int tokenize(const TokenizeOptions& options, Reporter& reporter);
+int quantize(const QuantizeOptions& options, Reporter& reporter);
+int perplexity(const PerplexityOptions& options, Reporter& reporter);
 int inspect(const InspectOptions& options, Reporter& reporter);
 
 }  // namespace fut::app

@@ -94,6 +94,25 @@ std::function<void(const Argument&)> turn_on(bool& target) {
 std::function<void(const Argument&)> turn_off(bool& target) {
   return [&target](const Argument&) { target = false; };
 }
+Flags on_off_flags(const std::string& name, const char* section, std::string on_help,
+                   std::string off_help, std::function<void(bool)> set) {
+  return {
+      {{"--" + name},
+       "",
+       section,
+       std::move(on_help),
+       [set](const Argument&) { set(true); },
+       false,
+       {"--no-" + name}},
+      {{"--no-" + name}, "", section, std::move(off_help), [set](const Argument&) { set(false); }}};
+}
+std::function<void(const Argument&)> noting_typed(bool& typed,
+                                                  std::function<void(const Argument&)> set) {
+  return [&typed, set = std::move(set)](const Argument& a) {
+    typed = typed || a.typed;
+    set(a);
+  };
+}
 std::function<void(const Argument&)> set_any_text(std::optional<std::string>& target) {
   return [&target](const Argument& a) { target = a.text; };
 }
@@ -171,40 +190,36 @@ Flags output_flags(OutputOptions& o, std::string help) {
            set_text(o.file, "file name")}};
 }
 
-Flags device_flags(ModelOptions& o) {
+Flags device_flags(DeviceRequest& device) {
   return {{{"--device"},
            "auto|cpu|cuda[:N]",
            kModelSection,
            "Where to compute; auto: a GPU that this build has kernels for, else the CPU [auto]",
-           [&o](const Argument& a) { set_device(o.device, a); },
+           [&device](const Argument& a) { set_device(device, a); },
            false,
            {"--cpu"}},
           {{"--cpu"},
            "",
            kModelSection,
            "Same as --device cpu",
-           [&o](const Argument&) { o.device.kind = DeviceRequest::Kind::Cpu; }},
-          {{"-t", "--threads"},
-           "N",
-           kModelSection,
-           "Threads of the CPU backend; results do not depend on it [all cores]",
-           set_integer(o.device.cpu_threads, 1, 4096, "")},
-          {{"--precision"},
-           "f32",
-           kModelSection,
-           "Arithmetic: f32 computes in float32 on the weights as stored [f32]",
-           [](const Argument& a) { (void)parse_choice(a, {"f32"}); }},
-          {{"-c", "--ctx-size", "--max-model-len"},
-           "N",
-           kModelSection,
-           "Tokens of prompt and reply together [the model's own, at most 8192]",
-           set_integer(o.context_tokens, kLeastContextTokens, kMostTokens,
-                       "2 up to the model's own context")},
-          {{"--check-tensors"},
-           "",
-           kModelSection,
-           "Refuse weights that hold NaN or infinity",
-           turn_on(o.check_tensors)}};
+           [&device](const Argument&) { device.kind = DeviceRequest::Kind::Cpu; }},
+          threads_flag(device.cpu_threads)};
+}
+
+Flag threads_flag(int& threads) {
+  return {{"-t", "--threads"},
+          "N",
+          kModelSection,
+          "Threads of the CPU backend; results do not depend on it [all cores]",
+          set_integer(threads, 1, 4096, "")};
+}
+
+Flag context_flag(std::optional<int>& tokens) {
+  return {{"-c", "--ctx-size", "--max-model-len"},
+          "N",
+          kModelSection,
+          "Tokens of prompt and reply together [the model's own, at most 8192]",
+          set_integer(tokens, kLeastContextTokens, kMostTokens, "2 up to the model's own context")};
 }
 
 Flags prompt_flags(PromptOptions& o, const std::string& what) {
@@ -218,7 +233,7 @@ Flags prompt_flags(PromptOptions& o, const std::string& what) {
           {{"-f", "--file"},
            "FILE",
            kPromptSection,
-           what + " from a file, byte for byte",
+           what + " from a file, byte for byte; '-' is standard input",
            set_text(o.prompt.file, "file name")},
           {{"--no-escape"},
            "",
@@ -358,7 +373,7 @@ Flags reply_flags(ReplyOptions& o) {
            "N",
            kReplySection,
            "With -o json or jsonl: log probabilities of each token and of the N best ones",
-           set_integer(o.num_logprobs, 1, 100, "")}};
+           noting_typed(o.logprobs_typed, set_integer(o.num_logprobs, 1, 100, ""))}};
 }
 
 }  // namespace fut::app

@@ -23,9 +23,22 @@ inline constexpr const char* kSamplingSection = "Sampling";
 inline constexpr const char* kReplySection = "Reply";
 inline constexpr const char* kOutputSection = "Output";
 inline constexpr const char* kTextSection = "Text";
+inline constexpr const char* kArithmeticSection = "Arithmetic";
+
+// The end of every command's help.
+inline constexpr const char* kExitCodes =
+    "Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 bad model, tokenizer, template "
+    "or "
+    "input,\n4 does not fit in memory or context, 5 no usable device, 130 interrupted, 143 "
+    "terminated.\n"
+    "Every long flag can be set by an environment variable: --top-k by FUT_TOP_K. The command line "
+    "wins over\nthe environment, which wins over the file of --config. A value that starts with a "
+    "dash: --prompt=-x.";
 
 [[nodiscard]] Flag model_flag(std::string& model);
-[[nodiscard]] Flags device_flags(ModelOptions& options);
+[[nodiscard]] Flags device_flags(DeviceRequest& device);
+[[nodiscard]] Flag threads_flag(int& threads);
+[[nodiscard]] Flag context_flag(std::optional<int>& tokens);
 // `what` opens the help text: "The prompt".
 [[nodiscard]] Flags prompt_flags(PromptOptions& options, const std::string& what);
 [[nodiscard]] Flag chat_template_flag(std::optional<ChatTemplate>& target);
@@ -37,11 +50,25 @@ inline constexpr const char* kTextSection = "Text";
 [[nodiscard]] Flags output_flags(OutputOptions& options, std::string help);
 [[nodiscard]] Flags log_flags(LogOptions& options);
 
+// The precisions as the command line spells them.
+[[nodiscard]] Precision parse_precision(const Argument& argument);
+// Precision, KV cache and head; arithmetic_flags.cpp has these two.
+[[nodiscard]] Flags arithmetic_flags(ArithmeticOptions& options);
+// What happens to a checkpoint that is quantised on the way.
+[[nodiscard]] Flags copy_flags(ModelOptions& options);
+
 // ---- setters for rows of a table ---------------------------------------------------------------
 
 void append(Flags& flags, Flags more);
 [[nodiscard]] std::function<void(const Argument&)> turn_on(bool& target);
 [[nodiscard]] std::function<void(const Argument&)> turn_off(bool& target);
+// --name and --no-name, which exclude each other. The helps say what each does.
+[[nodiscard]] Flags on_off_flags(const std::string& name, const char* section, std::string on_help,
+                                 std::string off_help, std::function<void(bool)> set);
+// `set`, and a note that the flag was typed: one that would do nothing is refused then, while one of
+// the environment or a file, which is there for many commands, is passed over.
+[[nodiscard]] std::function<void(const Argument&)> noting_typed(
+    bool& typed, std::function<void(const Argument&)> set);
 // The empty text has a meaning, as in prompts.
 [[nodiscard]] std::function<void(const Argument&)> set_any_text(std::optional<std::string>& target);
 

@@ -13,6 +13,7 @@ namespace fut::app {
 struct Argument {
   std::string text;
   std::string source;
+  bool typed = true;  // on the command line, not in the environment or a file
 };
 
 struct Flag {

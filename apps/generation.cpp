@@ -8,7 +8,7 @@
 namespace fut::app {
 
 void check_generate_options(const GenerateOptions& options) {
-  if (options.reply.num_logprobs > 0 && options.output.format == OutputFormat::Text) {
+  if (options.reply.logprobs_typed && options.output.format == OutputFormat::Text) {
     throw usage_error("--logprobs is part of the JSON report; add -o json");
   }
 }
@@ -21,7 +21,8 @@ TextRequest make_text_request(const GenerateOptions& options, const OpenedModel&
   request.request.max_new_tokens = options.reply.max_new_tokens;
   request.request.end_ids = reply_end_ids(model.folder, chat_template, options.reply.ignore_eos);
   request.request.sampling = sampling.params;
-  request.request.num_logprobs = options.reply.num_logprobs;
+  const bool is_text = options.output.format == OutputFormat::Text;
+  request.request.num_logprobs = is_text ? 0 : options.reply.num_logprobs;
   request.stop = options.reply.stop;
   request.show_special = options.reply.show_special;
   // A reply in the chat form is a text of its own; a continuation keeps its first blank.

@@ -1,115 +1,41 @@
-// fut inspect: what a model folder holds. Reads small files and headers, no weights, no device.
-#include <map>
-#include <spdlog/spdlog.h>
+// fut inspect: what a model folder holds. Reads small files and headers, no device. A folder that has
+// no weights or no tokenizer yet is described as far as it goes; what is there has to be sound.
+#include <algorithm>
+#include <optional>
 
 #include "apps/commands.h"
+#include "apps/describe_model.h"
+#include "apps/logging.h"
 #include "apps/model_lookup.h"
+#include "apps/progress.h"
 #include "engine/model_folder.h"
+#include "engine/parallel.h"
 #include "kernels/error.h"
 #include "loader/checkpoint.h"
+#include "loader/packed_model.h"
 
 namespace fut::app {
+namespace fs = std::filesystem;
 namespace {
 
-// The number that config.json most likely has: 1e-05, not the float's 9.999999747378752e-06.
-double shortest(float value) {
-  return std::stod(fmt::format("{}", value));
-}
-
-Json describe_rope(const RopeParams& rope) {
-  Json json = {{"theta", rope.theta}};
-  switch (rope.scaling) {
-    case RopeParams::Scaling::None:
-      json["scaling"] = "none";
-      break;
-    case RopeParams::Scaling::Linear:
-      json["scaling"] = "linear";
-      json["factor"] = rope.factor;
-      break;
-    case RopeParams::Scaling::Llama3:
-      json["scaling"] = "llama3";
-      json["factor"] = rope.factor;
-      json["low_freq_factor"] = rope.low_freq_factor;
-      json["high_freq_factor"] = rope.high_freq_factor;
-      json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
-      break;
-  }
-  return json;
-}
-
-Json describe_config(const ModelConfig& c) {
-  return {{"hidden_size", c.hidden_size},
-          {"intermediate_size", c.intermediate_size},
-          {"num_layers", c.num_layers},
-          {"num_q_heads", c.num_q_heads},
-          {"num_kv_heads", c.num_kv_heads},
-          {"head_dim", c.head_dim},
-          {"vocab_size", c.vocab_size},
-          {"max_position_embeddings", c.max_position_embeddings},
-          {"rms_norm_eps", shortest(c.rms_norm_eps)},
-          {"torch_dtype", c.torch_dtype},
-          {"rope", describe_rope(c.rope)}};
-}
-
-// Parameters of the tensors in use; a tied head is counted once.
-std::int64_t count_parameters(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const auto elements = [](const TensorInfo& info) {
-    return static_cast<std::int64_t>(info.bytes) / dtype_bytes(info.dtype);
-  };
-  std::int64_t sum = elements(checkpoint.global(GlobalTensor::EmbedTokens)) +
-                     elements(checkpoint.global(GlobalTensor::FinalNorm));
-  if (!checkpoint.head_is_tied()) sum += elements(checkpoint.global(GlobalTensor::LmHead));
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    for (int t = 0; t < kNumLayerTensors; ++t) {
-      sum += elements(checkpoint.layer(layer, static_cast<LayerTensor>(t)));
-    }
-  }
-  return sum;
-}
-
-Json describe_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
-  struct Share {
-    std::int64_t tensors = 0;
-    std::uint64_t bytes = 0;
-  };
-  std::map<std::string, Share> formats;
-  Json files = Json::array();
-  for (const Safetensors& file : checkpoint.files()) {
-    files.push_back({{"name", file.path().filename().string()},
-                     {"tensors", file.tensors().size()},
-                     {"header_bytes", file.header_bytes()}});
-    for (const TensorInfo& info : file.tensors()) {
-      Share& share = formats[std::string(dtype_name(info.dtype))];
-      share.tensors += 1;
-      share.bytes += info.bytes;
-    }
-  }
-  Json histogram = Json::object();
-  for (const auto& [name, share] : formats) {
-    histogram[name] = {{"tensors", share.tensors}, {"bytes", share.bytes}};
-  }
-  return {{"parameters", count_parameters(checkpoint, config)},
-          {"bytes", checkpoint.total_bytes()},
-          {"formats", histogram},
-          {"head", checkpoint.head_is_tied() ? "tied to the embedding" : "lm_head.weight"},
-          {"files", files}};
-}
-
-Json describe_tokenizer(const ModelFolder& folder) {
-  const Tokenizer& tokenizer = folder.tokenizer;
-  const auto token = [&](TokenId id) {
-    const bool known = id < tokenizer.vocab_size();
-    return Json{{"id", id}, {"token", known ? tokenizer.piece(id) : std::string()}};
-  };
+// The ids that end a reply, with their spelling where there is a tokenizer.
+Json describe_ends(const std::vector<TokenId>& ids, const Tokenizer* tokenizer) {
   Json ends = Json::array();
-  for (const TokenId id : folder.end_ids) ends.push_back(token(id));
+  for (const TokenId id : ids) {
+    const bool known = tokenizer != nullptr && id < tokenizer->vocab_size();
+    ends.push_back({{"id", id}, {"token", known ? tokenizer->piece(id) : std::string()}});
+  }
+  return ends;
+}
+
+Json describe_tokenizer(const Tokenizer& tokenizer, const std::vector<TokenId>& end_ids) {
   const auto bos = tokenizer.bos_id();
   return {{"kind", tokenizer.kind()},
           {"file", tokenizer.source().filename().string()},
           {"vocab_size", tokenizer.vocab_size()},
-          {"bos", bos ? token(*bos) : Json(nullptr)},
+          {"bos", bos ? Json{{"id", *bos}, {"token", tokenizer.piece(*bos)}} : Json(nullptr)},
           {"adds_bos", tokenizer.adds_bos()},
-          {"ends_a_reply", ends}};
+          {"ends_a_reply", describe_ends(end_ids, &tokenizer)}};
 }
 
 // An unknown template stops a chat, but not a look at the folder.
@@ -118,7 +44,7 @@ Json describe_template(const std::filesystem::path& folder) {
     const auto found = find_chat_template(folder);
     return found ? Json(chat_template_name(*found)) : Json(nullptr);
   } catch (const Error& e) {
-    spdlog::warn("{}", e.what());
+    log_warning("{}", e.what());
     return "not recognised";
   }
 }
@@ -158,25 +84,108 @@ void append_lines(std::string& text, const Json& value, int depth) {
   }
 }
 
+// A large model has hundreds of matrices: the worst of them for people.
+void shorten_report(Json& document) {
+  constexpr std::size_t kShown = 8;
+  const Json::json_pointer place("/weights/report/matrices");
+  if (!document.contains(place) || document[place].size() <= kShown) return;
+  Json& matrices = document[place];
+  const std::size_t left_out = matrices.size() - kShown;
+  matrices.erase(matrices.begin() + kShown, matrices.end());
+  matrices.push_back(fmt::format("and {} more: -v, -o json", left_out));
+}
+
+bool has_tokenizer(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "tokenizer.json", ignored) ||
+         fs::exists(folder / "tokenizer.model", ignored);
+}
+
+bool has_weights(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+// What is gathered on the way.
+struct Findings {
+  ModelConfig config;
+  Json weights, tokenizer, generation;
+  std::vector<std::string> notices;
+
+  void add_notices(const std::vector<std::string>& more) {
+    notices.insert(notices.end(), more.begin(), more.end());
+  }
+};
+
+void look_at_tokenizer(const fs::path& folder, Findings& findings) {
+  if (has_tokenizer(folder)) {
+    const ModelFolder model = read_model_folder(folder);
+    findings.config = model.config;
+    findings.add_notices(model.notices);
+    findings.tokenizer = describe_tokenizer(model.tokenizer, model.end_ids);
+    findings.generation = describe_generation(model.generation);
+    return;
+  }
+  findings.config = load_model_config(folder);
+  findings.add_notices(findings.config.notices);
+  const GenerationDefaults generation = load_generation_defaults(folder);
+  std::vector<TokenId> ends = findings.config.eos_token_ids;
+  for (const TokenId id : generation.eos_token_ids) {
+    if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  }
+  findings.tokenizer = {{"file", nullptr}, {"ends_a_reply", describe_ends(ends, nullptr)}};
+  findings.generation = describe_generation(generation);
+  findings.notices.emplace_back("neither tokenizer.json nor tokenizer.model is there");
+}
+
+void check_packed(const PackedModel& packed) {
+  ProgressLine line;
+  packed.verify(parallel_for_on_threads(0), [&](std::uint64_t done, std::uint64_t total) {
+    line.show_percent("checking", done, total);
+  });
+}
+
+void look_at_weights(const fs::path& folder, bool check_tensors, Findings& findings) {
+  if (!has_weights(folder)) {
+    findings.weights = nullptr;
+    findings.notices.emplace_back("no weights (*.safetensors) are there");
+    return;
+  }
+  if (!PackedModel::is_packed(folder)) {
+    const Checkpoint checkpoint = Checkpoint::open(folder, findings.config);
+    findings.add_notices(checkpoint.notices());
+    findings.weights = describe_checkpoint(checkpoint, findings.config);
+    return;
+  }
+  const PackedModel packed = PackedModel::open(folder, findings.config);
+  findings.add_notices(packed.notices());
+  if (check_tensors) check_packed(packed);
+  findings.weights = describe_packed(packed, findings.config);
+  findings.weights["checksums"] = check_tensors ? "all met" : "not checked; see --check-tensors";
+}
+
 }  // namespace
 
 int inspect(const InspectOptions& options, Reporter& reporter) {
   const FoundFolder found = find_model_folder(options.model, Wanted::Model);
-  ModelFolder folder = read_model_folder(found.path);
-  const Checkpoint checkpoint = Checkpoint::open(found.path, folder.config);
-  std::vector<std::string> notices = folder.notices;
-  notices.insert(notices.end(), checkpoint.notices().begin(), checkpoint.notices().end());
-  if (!found.notice.empty()) notices.push_back(found.notice);
+  Findings findings;
+  look_at_tokenizer(found.path, findings);
+  look_at_weights(found.path, options.check_tensors, findings);
+  if (!found.notice.empty()) findings.notices.push_back(found.notice);
 
   Json& document = reporter.document();
   document["model"] = found.path.string();
-  document["config"] = describe_config(folder.config);
-  document["weights"] = describe_weights(checkpoint, folder.config);
-  document["tokenizer"] = describe_tokenizer(folder);
+  document["config"] = describe_config(findings.config);
+  document["weights"] = findings.weights;
+  document["tokenizer"] = findings.tokenizer;
   document["chat_template"] = describe_template(found.path);
-  document["generation_config"] = describe_generation(folder.generation);
-  document["notices"] = notices;
+  document["generation_config"] = findings.generation;
+  document["notices"] = findings.notices;
   if (reporter.is_text()) {
+    if (options.log.verbosity < kInfoVerbosity) shorten_report(document);
     std::string text;
     append_lines(text, document, 0);
     reporter.text(text);

@@ -22,7 +22,27 @@ spdlog::level::level_enum level_of(int verbosity) {
   return kLevels[std::clamp(verbosity, 0, 4)];
 }
 
+spdlog::level::level_enum level_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::Error:
+      return spdlog::level::err;
+    case LogLevel::Warning:
+      return spdlog::level::warn;
+    case LogLevel::Info:
+      break;
+  }
+  return spdlog::level::info;
+}
+
 }  // namespace
+
+void log_message(LogLevel level, std::string_view message) {
+  spdlog::log(level_of(level), "{}", message);
+}
+
+bool is_logged(LogLevel level) {
+  return spdlog::default_logger()->should_log(level_of(level));
+}
 
 bool standard_error_is_terminal() {
   return ::isatty(STDERR_FILENO) == 1;

@@ -1,8 +1,11 @@
 // Messages for people: spdlog to standard error, and to a file on request. Never standard output.
+// The library itself is included by logging.cpp alone.
 #pragma once
 
+#include <fmt/format.h>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace fut::app {
 
@@ -17,6 +20,24 @@ inline constexpr int kInfoVerbosity = 2;
 
 // Throws Runtime where the log file cannot be opened.
 void set_up_logging(const LogOptions& options);
+
+enum class LogLevel { Error, Warning, Info };
+void log_message(LogLevel level, std::string_view message);
+// Whether messages of this level are shown anywhere.
+[[nodiscard]] bool is_logged(LogLevel level);
+
+template <class... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::Error, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::Warning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_message(LogLevel::Info, fmt::format(format, std::forward<Args>(args)...));
+}
 
 // Whether standard error may be coloured: a terminal that is not "dumb", and no NO_COLOR, unless
 // `mode` decides.

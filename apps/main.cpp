@@ -3,10 +3,10 @@
 #include <array>
 #include <cstdlib>
 #include <new>
-#include <spdlog/spdlog.h>
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/logging.h"
 #include "apps/signals.h"
 #include "apps/version.h"
 #include "kernels/backend.h"
@@ -36,10 +36,16 @@ struct CommandSet {
   ProgramOptions program;
   GenerateOptions run_options, chat_options;
   TokenizeOptions tokenize_options;
+  QuantizeOptions quantize_options;
+  PerplexityOptions perplexity_options;
   InspectOptions inspect_options;
-  std::array<Command, 5> commands = {program_command(program), run_command(run_options),
-                                     chat_command(chat_options), tokenize_command(tokenize_options),
-                                     inspect_command(inspect_options)};
+  std::array<Command, 7> commands = {program_command(program),
+                                     run_command(run_options),
+                                     chat_command(chat_options),
+                                     quantize_command(quantize_options),
+                                     perplexity_command(perplexity_options),
+                                     inspect_command(inspect_options),
+                                     tokenize_command(tokenize_options)};
 };
 
 std::string device_lines() {
@@ -56,7 +62,11 @@ template <class Options>
 int run_with(int (*command)(const Options&, Reporter&), const Options& options,
              Reporter& reporter) {
   set_up_logging(options.log);
-  reporter.configure(options.output);
+  if constexpr (requires { options.output; }) {
+    reporter.configure(options.output);
+  } else {
+    reporter.configure({options.json ? OutputFormat::Json : OutputFormat::Text, {}});
+  }
   return command(options, reporter);
 }
 
@@ -77,17 +87,19 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "run") return run_with(run, set.run_options, reporter);
   if (name == "chat") return run_with(chat, set.chat_options, reporter);
   if (name == "tokenize") return run_with(tokenize, set.tokenize_options, reporter);
+  if (name == "quantize") return run_with(quantize, set.quantize_options, reporter);
+  if (name == "perplexity") return run_with(perplexity, set.perplexity_options, reporter);
   if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
   if (set.program.version) return print(version_text(), reporter);
   return print(device_lines(), reporter);
 }
 
 int fail(Reporter& reporter, int code, std::string_view kind, std::string_view message) {
-  spdlog::error("{}", message);
+  log_error("{}", message);
   try {
     reporter.fail(code, kind, message);
   } catch (const std::exception& e) {
-    spdlog::error("{}", e.what());
+    log_error("{}", e.what());
   }
   return code;
 }

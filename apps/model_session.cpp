@@ -3,81 +3,148 @@
 
 #include <algorithm>
 #include <chrono>
-#include <spdlog/spdlog.h>
 
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
-#include "apps/signals.h"
+#include "apps/progress.h"
+#include "apps/quantized_copy.h"
 #include "apps/version.h"
+#include "apps/words.h"
+#include "engine/parallel.h"
 #include "kernels/error.h"
 #include "loader/checkpoint.h"
+#include "loader/packed_model.h"
 
 namespace fut::app {
 namespace {
 
-// "loading 40 %" over itself on a terminal; also where Ctrl-C is noticed while loading.
-class LoadProgress {
- public:
-  explicit LoadProgress(bool show) : show_(show) {}
-  LoadProgress(const LoadProgress&) = delete;
-  LoadProgress& operator=(const LoadProgress&) = delete;
-  ~LoadProgress() {
-    if (shown_ >= 0) write_to_standard_error("\r              \r");  // as long as the line
-  }
-  void operator()(std::uint64_t done, std::uint64_t total) {
-    throw_if_interrupted();
-    const int percent = total == 0 ? 100 : static_cast<int>(done * 100 / total);
-    if (!show_ || percent == shown_) return;
-    shown_ = percent;
-    write_to_standard_error(fmt::format("\rloading {} %", percent));
-  }
-
- private:
-  bool show_;
-  int shown_ = -1;
-};
-
 void tell(const std::vector<std::string>& notices) {
-  for (const std::string& notice : notices) spdlog::warn("{}", notice);
+  for (const std::string& notice : notices) log_warning("{}", notice);
+}
+
+// The precision has to suit the folder before anything expensive happens.
+void check_precision(const OpenedModel& model) {
+  constexpr int kSmallestGroup = 64;
+  if (is_quantized(model.precision)) {
+    require_packable(model.folder, kSmallestGroup);
+  } else if (model.is_packed) {
+    throw no_original_weights(model.folder.path, model.folder.config, model.precision);
+  }
+}
+
+Model load_checkpoint(Backend& backend, OpenedModel& model, bool check_finite) {
+  const Checkpoint checkpoint = Checkpoint::open(model.folder.path, model.folder.config);
+  tell(checkpoint.notices());
+  ProgressLine line;
+  return Model::load(
+      backend, checkpoint, model.folder.config, model.precision,
+      [&](std::uint64_t done, std::uint64_t total) { line.show_percent("loading", done, total); },
+      check_finite);
+}
+
+Model load_packed(Backend& backend, const std::filesystem::path& folder, OpenedModel& model,
+                  const ModelOptions& options) {
+  const ParallelFor threads = parallel_for_on_threads(options.device.cpu_threads);
+  const PackedModel packed = PackedModel::open(folder, model.folder.config);
+  tell(packed.notices());
+  ProgressLine line;
+  return Model::load_packed(
+      backend, packed, model.folder.config, model.precision, options.arithmetic.head,
+      [&](std::uint64_t done, std::uint64_t total) { line.show_percent("loading", done, total); },
+      threads);
+}
+
+Model load_copy(Backend& backend, OpenedModel& model, const ModelOptions& options) {
+  const QuantizedCopy copy = find_or_make_copy(model.folder, options);
+  try {
+    return load_packed(backend, copy.folder(), model, options);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::Data) throw;
+    log_warning("{}; making the quantised copy anew", e.what());
+  }
+  const QuantizedCopy fresh = remake_copy(model.folder, options);
+  return load_packed(backend, fresh.folder(), model, options);
+}
+
+Model load_any(Backend& backend, OpenedModel& model, const ModelOptions& options, NoRoom no_room) {
+  if (!is_quantized(model.precision)) {
+    return load_checkpoint(backend, model, options.check_tensors);
+  }
+  if (model.is_packed) return load_packed(backend, model.folder.path, model, options);
+  try {
+    return load_copy(backend, model, options);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::Runtime || no_room == NoRoom::Fail) throw;
+    log_warning("{}; without a quantised copy this run computes in bf16", e.what());
+  }
+  model.precision = Precision::Bf16;
+  model.kv_cache =
+      resolve_kv_cache(model.folder.config, model.precision, options.arithmetic.kv_cache);
+  return load_checkpoint(backend, model, options.check_tensors);
 }
 
 }  // namespace
 
+void require_packable(const ModelFolder& folder, int group_size) {
+  try {
+    check_packable(folder.config, group_size);
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{}: {}", folder.path.string(), e.what()));
+  }
+}
+
 OpenedModel open_model(const ModelOptions& options) {
   const FoundFolder found = find_model_folder(options.model, Wanted::Model);
-  for (const std::string& place : found.tried) spdlog::info("looked for the model in {}", place);
-  if (!found.notice.empty()) spdlog::warn("{}", found.notice);
+  for (const std::string& place : found.tried) log_info("looked for the model in {}", place);
+  if (!found.notice.empty()) log_warning("{}", found.notice);
   std::string notice;
   auto backend = make_backend(options.device, notice);
   // That a build without GPU kernels computes on the CPU is no news.
   if (!notice.empty()) {
-    spdlog::log(built_with_cuda() ? spdlog::level::warn : spdlog::level::info, "{}", notice);
+    log_message(built_with_cuda() ? LogLevel::Warning : LogLevel::Info, notice);
   }
-  ModelFolder folder = read_model_folder(found.path);
-  tell(folder.notices);
-  const int context_tokens =
-      resolve_context_tokens(folder.config, options.context_tokens.value_or(0));
-  return {std::move(backend), std::move(folder), context_tokens};
+  OpenedModel model{std::move(backend), read_model_folder(found.path), false, {}, {}, 0};
+  tell(model.folder.notices);
+  model.is_packed = PackedModel::is_packed(found.path);
+  model.precision = options.arithmetic.precision;
+  check_precision(model);
+  model.kv_cache =
+      resolve_kv_cache(model.folder.config, model.precision, options.arithmetic.kv_cache);
+  model.context_tokens =
+      resolve_context_tokens(model.folder.config, options.context_tokens.value_or(0));
+  return model;
+}
+
+Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& options,
+                   NoRoom no_room) {
+  const auto start = std::chrono::steady_clock::now();
+  Model weights = load_any(backend, model, options, no_room);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  log_info("{}: {} of weights for {} in {} on {}", model.folder.path.string(),
+           size_text(weights.bytes()), precision_name(model.precision),
+           seconds_text(seconds.count()), backend.description());
+  return weights;
 }
 
 Engine load_engine(OpenedModel& model, const ModelOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const Checkpoint checkpoint = Checkpoint::open(model.folder.path, model.folder.config);
-  tell(checkpoint.notices());
-  Model weights = [&] {
-    LoadProgress progress(standard_error_is_terminal() &&
-                          spdlog::default_logger()->level() < spdlog::level::err);
-    return Model::load(*model.backend, checkpoint, model.folder.config, std::ref(progress),
-                       options.check_tensors);
-  }();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  constexpr double kMebibyte = 1 << 20;
-  spdlog::info("{}: {:.1f} MiB of weights in {:.2f} s on {}; context {} tokens",
-               model.folder.path.string(), static_cast<double>(weights.bytes()) / kMebibyte,
-               seconds.count(), model.backend->description(), model.context_tokens);
+  Model weights = load_weights(*model.backend, model, options, NoRoom::ComputeInBf16);
   EngineOptions engine_options;
   engine_options.context_tokens = model.context_tokens;
+  engine_options.kv_cache = model.kv_cache;
+  log_info("context {}, cache in {}",
+           counted(static_cast<std::uint64_t>(model.context_tokens), "token"),
+           kv_cache_dtype_name(model.kv_cache.dtype));
   return Engine(*model.backend, std::move(weights), engine_options);
+}
+
+void add_arithmetic(Json& document, const OpenedModel& model) {
+  document["precision"] = precision_name(model.precision);
+  Json& cache = document["kv_cache"];
+  cache["dtype"] = kv_cache_dtype_name(model.kv_cache.dtype);
+  if (model.kv_cache.dtype == KvCacheDtype::Int4) {
+    cache["rotation_block"] = model.kv_cache.rotation_block;
+    cache["group"] = model.kv_cache.group;
+  }
 }
 
 }  // namespace fut::app

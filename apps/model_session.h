@@ -6,6 +6,7 @@
 #include <string>
 
 #include "apps/options.h"
+#include "apps/reporter.h"
 #include "engine/engine.h"
 #include "engine/model_folder.h"
 
@@ -14,16 +15,37 @@ namespace fut::app {
 struct OpenedModel {
   std::unique_ptr<Backend> backend;
   ModelFolder folder;
+  bool is_packed = false;  // a quantised folder
+  Precision precision = Precision::F32;
+  KvCacheOptions kv_cache;
   int context_tokens = 0;
 };
 
+// Throws Data, naming the folder, where its shape cannot be quantised in groups of `group_size`.
+void require_packable(const ModelFolder& folder, int group_size);
+
 // Finds the folder, makes the backend and reads all files but the weights; tells the user notices.
-// Throws Data, Device (before any file of the model is opened), Usage for a context that the model
-// does not have.
+// Throws Data (also for a precision that this folder or shape cannot have), Device (before any file
+// of the model is opened), Usage for a context that the model does not have or a cache that does
+// not go with the precision.
 [[nodiscard]] OpenedModel open_model(const ModelOptions& options);
 
-// Reads the weights, with a progress line where standard error is a terminal. Throws Data,
-// Capacity, Interrupted. The engine refers to model.backend.
+// What to do where a checkpoint has to be quantised and there is no room for it on any disk.
+enum class NoRoom {
+  Fail,
+  ComputeInBf16  // with a warning; model.precision and model.kv_cache then say so
+};
+
+// Reads the weights, with a progress line where standard error is a terminal; quantises them before
+// where the precision asks for it. Throws Data, Capacity, Runtime, Interrupted. The weights lie in
+// `backend`, which may be another model's.
+[[nodiscard]] Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& options,
+                                 NoRoom no_room);
+
+// load_weights, ready to generate. The engine refers to model.backend.
 [[nodiscard]] Engine load_engine(OpenedModel& model, const ModelOptions& options);
+
+// Adds precision and kv_cache.
+void add_arithmetic(Json& document, const OpenedModel& model);
 
 }  // namespace fut::app

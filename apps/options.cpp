@@ -6,15 +6,6 @@
 namespace fut::app {
 namespace {
 
-constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 bad model, tokenizer, template "
-    "or "
-    "input,\n4 does not fit in memory or context, 5 no usable device, 130 interrupted, 143 "
-    "terminated.\n"
-    "Every long flag can be set by an environment variable: --top-k by FUT_TOP_K. The command line "
-    "wins over\nthe environment, which wins over the file of --config. A value that starts with a "
-    "dash: --prompt=-x.";
-
 constexpr const char* kRunNotes =
     "The prompt is the user's turn in the model's chat template, or with --raw a text to continue. "
     "Without\n-p and -f it is read from standard input; on a terminal, chat begins instead. Files "
@@ -56,7 +47,10 @@ Command program_command(ProgramOptions& o) {
 Command run_command(GenerateOptions& o) {
   Command command{"run", "One reply: text in, text out", std::string(kRunNotes) + kExitCodes, {}};
   command.flags.push_back(model_flag(o.model.model));
-  append(command.flags, device_flags(o.model));
+  append(command.flags, device_flags(o.model.device));
+  command.flags.push_back(context_flag(o.model.context_tokens));
+  append(command.flags, arithmetic_flags(o.model.arithmetic));
+  append(command.flags, copy_flags(o.model));
   append(command.flags, prompt_flags(o.prompt, "The prompt"));
   command.flags.push_back({{"--truncate"},
                            "head|tail",
@@ -80,7 +74,10 @@ Command run_command(GenerateOptions& o) {
 Command chat_command(GenerateOptions& o) {
   Command command{"chat", "Talk with a model", std::string(kChatNotes) + kExitCodes, {}};
   command.flags.push_back(model_flag(o.model.model));
-  append(command.flags, device_flags(o.model));
+  append(command.flags, device_flags(o.model.device));
+  command.flags.push_back(context_flag(o.model.context_tokens));
+  append(command.flags, arithmetic_flags(o.model.arithmetic));
+  append(command.flags, copy_flags(o.model));
   append(command.flags, prompt_flags(o.prompt, "The first turn"));
   command.flags.push_back({{"-st", "--single-turn"},
                            "",
@@ -108,7 +105,7 @@ Command tokenize_command(TokenizeOptions& o) {
                    {{"-f", "--file"},
                     "FILE",
                     kTextSection,
-                    "The text from a file, byte for byte",
+                    "The text from a file, byte for byte; '-' is standard input",
                     set_text(o.text.file, "file name"),
                     false,
                     {"--input-file", "--messages"}},
@@ -147,7 +144,7 @@ Command tokenize_command(TokenizeOptions& o) {
                     "",
                     kFormSection,
                     "With --messages: control tokens spelt out in messages become control tokens",
-                    turn_on(o.parse_message_special)},
+                    noting_typed(o.chat_flag_typed, turn_on(o.parse_message_special))},
                    {{"--pieces"},
                     "",
                     kTextSection,
@@ -159,14 +156,16 @@ Command tokenize_command(TokenizeOptions& o) {
                     "",
                     kFormSection,
                     "With --messages: the text instead of the ids",
-                    turn_on(o.render)},
+                    noting_typed(o.chat_flag_typed, turn_on(o.render))},
                    {{"--no-generation-prompt"},
                     "",
                     kFormSection,
                     "With --messages: without the opening of the assistant's turn",
-                    turn_off(o.add_generation_prompt)},
-                   chat_template_flag(o.chat_template),
-                   date_flag(o.date)};
+                    noting_typed(o.chat_flag_typed, turn_off(o.add_generation_prompt))}};
+  for (Flag flag : {chat_template_flag(o.chat_template), date_flag(o.date)}) {
+    flag.set = noting_typed(o.chat_flag_typed, std::move(flag.set));
+    command.flags.push_back(std::move(flag));
+  }
   append(command.flags, output_flags(o.output, "Form of the result [text]"));
   append(command.flags, log_flags(o.log));
   return command;
@@ -177,6 +176,11 @@ Command inspect_command(InspectOptions& o) {
                   "What a model folder holds; reads headers, no weights",
                   kExitCodes,
                   {model_flag(o.model)}};
+  command.flags.push_back({{"--check-tensors"},
+                           "",
+                           kModelSection,
+                           "Read a quantised folder whole and compare it with its checksums",
+                           turn_on(o.check_tensors)});
   append(command.flags, output_flags(o.output, "Form of the report [text]"));
   append(command.flags, log_flags(o.log));
   return command;

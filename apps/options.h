@@ -9,7 +9,10 @@
 
 #include "apps/flags.h"
 #include "apps/logging.h"
+#include "engine/model.h"
+#include "engine/precision.h"
 #include "kernels/backend.h"
+#include "loader/packed_options.h"
 #include "tokenizer/chat_template.h"
 
 namespace fut::app {
@@ -21,9 +24,24 @@ struct OutputOptions {
   std::string file;  // empty: standard output
 };
 
+// What a model computes with.
+struct ArithmeticOptions {
+  Precision precision = Precision::Int4;
+  KvCacheChoice kv_cache;
+  HeadChoice head = HeadChoice::Int8;
+};
+
+// Quantised copies of checkpoints that nobody asked for by name.
+struct CopyOptions {
+  std::string cache_dir;  // empty: the XDG rules
+  bool keep = true;       // in the cache folder
+};
+
 struct ModelOptions {
   std::string model;  // empty: the demonstration model
   DeviceRequest device;
+  ArithmeticOptions arithmetic;
+  CopyOptions copies;
   std::optional<int> context_tokens;
   bool check_tensors = false;
 };
@@ -68,6 +86,7 @@ struct ReplyOptions {
   bool ignore_eos = false;
   bool show_special = false;
   int num_logprobs = 0;
+  bool logprobs_typed = false;
   Truncate truncate = Truncate::No;
   bool single_turn = false;
 };
@@ -96,12 +115,46 @@ struct TokenizeOptions {
   bool add_generation_prompt = true;
   std::optional<ChatTemplate> chat_template;
   std::optional<std::string> date;
+  bool chat_flag_typed = false;  // one that is about conversations
+  OutputOptions output;
+  LogOptions log;
+};
+
+struct QuantizeOptions {
+  std::string model;
+  std::string target;  // empty: beside the source
+  PackedOptions packed;
+  std::optional<bool> rotate;    // nullopt: with GPTQ
+  std::string calibration_file;  // empty: the text in the program
+  std::optional<std::int64_t> calibration_tokens;
+  int threads = 0;  // 0: all cores
+  bool overwrite = false;
+  bool json = false;
+  LogOptions log;
+};
+
+// Another model to compare with.
+struct AgainstOptions {
+  std::string model;  // empty: the same as -m
+  std::optional<Precision> precision;
+};
+
+struct PerplexityOptions {
+  ModelOptions model;
+  std::string file;  // "-": standard input
+  bool wikitext = false;
+  std::optional<int> window;
+  std::optional<int> max_windows;
+  StepKind path = StepKind::Prefill;
+  int lock_step = 16;
+  std::optional<AgainstOptions> against;
   OutputOptions output;
   LogOptions log;
 };
 
 struct InspectOptions {
   std::string model;
+  bool check_tensors = false;
   OutputOptions output;
   LogOptions log;
 };
@@ -116,6 +169,8 @@ struct ProgramOptions {
 [[nodiscard]] Command run_command(GenerateOptions& options);
 [[nodiscard]] Command chat_command(GenerateOptions& options);
 [[nodiscard]] Command tokenize_command(TokenizeOptions& options);
+[[nodiscard]] Command quantize_command(QuantizeOptions& options);
+[[nodiscard]] Command perplexity_command(PerplexityOptions& options);
 [[nodiscard]] Command inspect_command(InspectOptions& options);
 
 }  // namespace fut::app

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <spdlog/spdlog.h>
 
 #include "apps/escape.h"
 #include "apps/logging.h"
 #include "apps/text_input.h"
+#include "apps/words.h"
 #include "kernels/error.h"
 
 namespace fut::app {
@@ -48,8 +48,8 @@ std::vector<TokenId> encode_raw(const Tokenizer& tokenizer, std::string_view tex
   options.parse_special = parse_special;
   const auto bos = tokenizer.bos_id();
   if (parse_special && bos && text.starts_with(tokenizer.piece(*bos))) {
-    spdlog::warn("the prompt starts with {}: taken as its BOS, no other is put in front",
-                 tokenizer.piece(*bos));
+    log_warning("the prompt starts with {}: taken as its BOS, no other is put in front",
+                tokenizer.piece(*bos));
   }
   std::vector<TokenId> ids = tokenizer.encode(text, options);
   if (ids.empty()) {
@@ -112,13 +112,12 @@ std::string read_system_prompt(const PromptOptions& options, const Tokenizer& to
 
 void require_room(std::size_t prompt_tokens, const ContextLimits& limits) {
   if (prompt_tokens < static_cast<std::size_t>(limits.tokens)) return;
-  throw capacity_error(
-      "the prompt has {} tokens and the context holds {}, prompt and reply together: {}",
-      prompt_tokens, limits.tokens, ways_out(limits));
+  throw capacity_error("the prompt has {} and the context holds {}, prompt and reply together: {}",
+                       counted(prompt_tokens, "token"), limits.tokens, ways_out(limits));
 }
 
 void print_prompt(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
-  std::string text = fmt::format("prompt: {} tokens\n", ids.size());
+  std::string text = fmt::format("prompt: {}\n", counted(ids.size(), "token"));
   for (const TokenId id : ids) {
     text += fmt::format("{:>8} '{}'\n", id, escape_controls(tokenizer.piece(id)));
   }

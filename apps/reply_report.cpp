@@ -1,9 +1,8 @@
 // See the header.
 #include "apps/reply_report.h"
 
-#include <spdlog/spdlog.h>
-
 #include "apps/logging.h"
+#include "apps/words.h"
 
 namespace fut::app {
 namespace {
@@ -62,17 +61,16 @@ void add_sampling(Json& document, const SamplingSettings& sampling) {
 void tell_about_reply(const TextReply& reply, std::size_t prompt_tokens, int context_tokens,
                       int verbosity) {
   if (reply.finish == FinishReason::Context) {
-    spdlog::warn("the reply ends at the end of the context ({} tokens, prompt and reply together)",
-                 context_tokens);
+    log_warning("the reply ends at the end of the context ({} tokens, prompt and reply together)",
+                context_tokens);
   }
   const bool wanted =
       verbosity >= kInfoVerbosity || (verbosity > 0 && standard_error_is_terminal());
   if (!wanted) return;
   write_to_standard_error(fmt::format(
-      "[{} prompt tokens, first token after {:.0f} ms; {} tokens, {:.1f} tokens/s; ended by "
-      "{}]\n",
-      prompt_tokens, reply.timings.prefill_ms, reply.ids.size(), decode_rate(reply),
-      finish_reason_name(reply.finish)));
+      "[{}, first token after {:.0f} ms; {}, {:.1f} tokens/s; ended by {}]\n",
+      counted(prompt_tokens, "prompt token"), reply.timings.prefill_ms,
+      counted(reply.ids.size(), "token"), decode_rate(reply), finish_reason_name(reply.finish)));
 }
 
 }  // namespace fut::app

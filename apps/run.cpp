@@ -1,15 +1,16 @@
 // fut run: one prompt, one reply.
 #include <chrono>
-#include <spdlog/spdlog.h>
 
 #include "apps/commands.h"
 #include "apps/generation.h"
+#include "apps/logging.h"
 #include "apps/model_session.h"
 #include "apps/prompt.h"
 #include "apps/reply_report.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
 #include "apps/truncation.h"
+#include "apps/words.h"
 #include "kernels/error.h"
 
 namespace fut::app {
@@ -40,8 +41,9 @@ InputText read_prompt_text(const GenerateOptions& options, const OpenedModel& mo
 }
 
 void tell_what_was_dropped(const TruncatedPrompt& cut, Truncate which) {
-  spdlog::warn("dropped the {} {} tokens of the prompt, {} tokens are left",
-               which == Truncate::Head ? "first" : "last", cut.dropped, cut.ids.size());
+  log_warning("dropped the {} {} of the prompt, {} left",
+              which == Truncate::Head ? "first" : "last", counted(cut.dropped, "token"),
+              counted(cut.ids.size(), "token"));
 }
 
 std::vector<TokenId> make_raw_prompt(const GenerateOptions& options, const OpenedModel& model,
@@ -122,11 +124,13 @@ int run(const GenerateOptions& options, Reporter& reporter) {
   document["finish_reason"] = finish_reason_name(FinishReason::Error);  // until there is a reply
   document["device"] = model.backend->description();
   document["context_tokens"] = model.context_tokens;
+  add_arithmetic(document, model);
   const RunPrompt prompt = make_prompt(options, model);
   document["prompt_ids"] = prompt.ids;
   const SamplingSettings sampling = resolve_sampling(options.sampling, model.folder.generation);
   add_sampling(document, sampling);
   Engine engine = load_engine(model, options.model);
+  add_arithmetic(document, model);  // once more: without room for a copy it is another one
   const std::chrono::duration<double, std::milli> load_ms =
       std::chrono::steady_clock::now() - start;
   document["timings"]["load_ms"] = load_ms.count();

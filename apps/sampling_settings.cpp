@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <random>
-#include <spdlog/spdlog.h>
+
+#include "apps/logging.h"
 
 namespace fut::app {
 namespace {
@@ -38,7 +39,7 @@ class Chooser {
 void warn_of_idle_flags(const SamplingOptions& options, float temperature) {
   if (temperature > kGreedyTemperature || options.temperature) return;
   if (options.top_k || options.top_p || options.min_p) {
-    spdlog::warn(
+    log_warning(
         "the reply is greedy, so --top-k, --top-p and --min-p change nothing; give --temp T to "
         "sample");
   }
@@ -85,7 +86,7 @@ SamplingSettings resolve_sampling(const SamplingOptions& options,
   for (const SamplingSetting& s : result.settings) {
     line += fmt::format("{}{} {} ({})", line.empty() ? "" : ", ", s.name, s.value, s.origin);
   }
-  spdlog::info("sampling: {}", line);
+  log_info("sampling: {}", line);
   return result;
 }
 

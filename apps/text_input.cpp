@@ -9,10 +9,10 @@
 #include <limits>
 #include <optional>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "apps/logging.h"
 #include "apps/signals.h"
 #include "kernels/error.h"
 
@@ -111,12 +111,13 @@ std::string read_whole_file(const std::string& path) {
 
 InputText read_text(const TextSource& source, bool escapes, std::uint64_t most_bytes,
                     std::string_view limit_reason) {
-  if (source.file) return {read_file(*source.file, most_bytes, limit_reason), *source.file, true};
+  if (source.file && *source.file != "-")
+    return {read_file(*source.file, most_bytes, limit_reason), *source.file, true};
   if (source.text && *source.text != "-") {
     return {escapes ? interpret_escapes(*source.text) : *source.text, "-p", false};
   }
   const std::string name = "standard input";
-  spdlog::info("reading standard input to its end");
+  log_info("reading standard input to its end");
   InputText input{read_descriptor(STDIN_FILENO, name, most_bytes, limit_reason), name, true};
   if (input.text.empty() && !source.given()) {
     throw usage_error(

@@ -16,7 +16,7 @@ struct InputText {
   bool from_stream = false;  // a file or standard input, not typed in the command line
 };
 
-// The text of `source`; "-" typed as text is standard input, and so is no source at all. Throws
+// The text of `source`; "-" as text or file is standard input, and so is no source at all. Throws
 // Capacity past `most_bytes` (the size and the limit; `limit_reason` ends the message), Data where
 // a file cannot be read, Usage where nothing is given and standard input is empty.
 [[nodiscard]] InputText read_text(const TextSource& source, bool interpret_escapes,

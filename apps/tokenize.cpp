@@ -1,12 +1,12 @@
 // fut tokenize: texts and conversations to ids. Reads tokenizer files only.
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <spdlog/spdlog.h>
 #include <string_view>
 
 #include "apps/commands.h"
 #include "apps/conversation_file.h"
 #include "apps/escape.h"
+#include "apps/logging.h"
 #include "apps/model_lookup.h"
 #include "apps/prompt.h"
 #include "apps/text_input.h"
@@ -16,9 +16,7 @@ namespace fut::app {
 namespace {
 
 void check_options(const TokenizeOptions& o) {
-  const bool chat_flags = o.render || o.parse_message_special || !o.add_generation_prompt ||
-                          o.chat_template.has_value() || o.date.has_value();
-  if (o.messages_file.empty() && chat_flags) {
+  if (o.messages_file.empty() && o.chat_flag_typed) {
     throw usage_error(
         "--render, --parse-special, --no-generation-prompt, --chat-template and --date are about "
         "conversations; add --messages FILE");
@@ -121,7 +119,7 @@ void tokenize_conversation(const TokenizeOptions& options, const std::filesystem
 int tokenize(const TokenizeOptions& options, Reporter& reporter) {
   check_options(options);
   const FoundFolder found = find_model_folder(options.model, Wanted::Tokenizer);
-  if (!found.notice.empty()) spdlog::warn("{}", found.notice);
+  if (!found.notice.empty()) log_warning("{}", found.notice);
   const Tokenizer tokenizer = Tokenizer::load(found.path);
   const TextEncoder encoder(options, tokenizer);
   if (!options.messages_file.empty()) {

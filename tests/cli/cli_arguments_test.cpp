@@ -35,6 +35,8 @@ TEST_F(CommandLine, HelpAndVersionGoToStandardOutputAndTouchNoModel) {
                                              {"chat", "-h"},
                                              {"tokenize", "--help"},
                                              {"inspect", "--help"},
+                                             {"quantize", "--help"},
+                                             {"perplexity", "-h"},
                                              {"run", "-m", "/nowhere", "--help"}}) {
     const ProcessResult result = fut(words);
     EXPECT_EQ(result.exit_code, 0);
@@ -201,6 +203,28 @@ TEST_F(CommandLine, FlagsThatWouldDoNothingAreRefused) {
   expect_failure(raw({"-p", "x", "--logprobs", "2"}), 2, {"--logprobs", "-o json"});
   expect_failure(fut({"tokenize", "-m", model, "-p", "x", "--render"}), 2, {"--messages"});
   expect_failure(fut({"tokenize", "-m", model, "-p", "x", "--messages", "f"}), 2, {"--messages"});
+}
+
+TEST(Environment, FlagsThatACommandHasNoUseForArePassedOver) {
+  Script script;
+  script.say("x", {"Hi"});
+  const std::string model = script.write();
+  const auto shared = with_variables({{"FUT_CHAT_TEMPLATE", "llama-3.1"},
+                                      {"FUT_DATE", "26 Jul 2024"},
+                                      {"FUT_LOGPROBS", "3"},
+                                      {"FUT_RENDER", "on"}});
+  EXPECT_EQ(fut({"tokenize", "-m", model, "-p", "x"}, shared).exit_code, 0);
+  expect_success(fut({"run", "-m", model, "--raw", "-p", "x", "-n", "1"}, shared), "Hi");
+  EXPECT_EQ(json_of(fut({"run", "-m", model, "--raw", "-p", "x", "-n", "1", "-o", "json"}, shared))
+                .at("logprobs")
+                .at(0)
+                .at("top")
+                .size(),
+            3U);
+  // Typed, they are a mistake.
+  expect_failure(fut({"tokenize", "-m", model, "-p", "x", "--date", "1 May 2024"}), 2,
+                 {"--messages"});
+  expect_failure(fut({"run", "-m", model, "-p", "x", "--logprobs", "3"}), 2, {"-o json"});
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ TEST_F(Chat, NothingIsReadAfterExit) {
   // What stands after /exit is still there for the next reader.
   ProcessOptions options = with_input("hi\n/exit\nmore\n");
   options.arguments = {"-c", std::string(FUT_BINARY) + " chat -m " + model + "; cat"};
-  EXPECT_EQ(run_process("/bin/sh", options).out, "Hi\nmore\n");
+  EXPECT_EQ(run_process("/bin/sh", on_cpu_in_f32(options)).out, "Hi\nmore\n");
 }
 
 TEST_F(Chat, BlankLinesAreNoTurns) {
@@ -159,7 +159,7 @@ TEST_F(Chat, ASystemPromptThatCannotFitIsRefusedBeforeAnyPrompt) {
 }
 
 TEST_F(Chat, LoadingFailsBeforeAnyPromptIsShown) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", "/nowhere"}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", "/nowhere"})));
   const ProcessResult result = process.finish();
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_EQ(result.terminal.find("> "), std::string::npos) << result.terminal;
@@ -168,7 +168,7 @@ TEST_F(Chat, LoadingFailsBeforeAnyPromptIsShown) {
 // ---- on a terminal -----------------------------------------------------------------------------
 
 TEST_F(Chat, PromptsOnATerminalAndControlDLeaves) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", model}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("hello\n");
   ASSERT_TRUE(process.wait_for_output("Hi\n"));
@@ -180,7 +180,7 @@ TEST_F(Chat, PromptsOnATerminalAndControlDLeaves) {
 }
 
 TEST_F(Chat, ControlDDoesNotLoseTypedText) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", model}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("hello");
   process.write("\x04\x04");
@@ -189,7 +189,7 @@ TEST_F(Chat, ControlDDoesNotLoseTypedText) {
 }
 
 TEST_F(Chat, AMistypedCommandOnATerminalIsNoTurn) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", model}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("/claer\n");
   EXPECT_TRUE(process.wait_for_terminal("no command /claer"));
@@ -201,7 +201,7 @@ TEST_F(Chat, AMistypedCommandOnATerminalIsNoTurn) {
 TEST_F(Chat, RunWithoutAPromptOnATerminalIsAChat) {
   ProcessOptions options = on_terminal({"run", "-m", model});
   options.environment = {{"TERM", std::nullopt}};
-  Process process(FUT_BINARY, options);
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("hello\n/exit\n");
   const ProcessResult result = process.finish();
@@ -212,7 +212,7 @@ TEST_F(Chat, RunWithoutAPromptOnATerminalIsAChat) {
 TEST_F(Chat, ControlCStopsAReplyAndKeepsWhatWasSaid) {
   ProcessOptions options =
       on_terminal({"chat", "-m", endless_model, "-n", "-1", "--verbose-prompt"});
-  Process process(FUT_BINARY, options);
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("hello\n");
   ASSERT_TRUE(process.wait_for_output("tick-tocktick"));
@@ -230,7 +230,7 @@ TEST_F(Chat, ControlCStopsAReplyAndKeepsWhatWasSaid) {
 }
 
 TEST_F(Chat, ControlCAtThePromptTellsFirstAndLeavesThen) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", model}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("\x03");
   ASSERT_TRUE(process.wait_for_terminal("to leave"));
@@ -240,7 +240,7 @@ TEST_F(Chat, ControlCAtThePromptTellsFirstAndLeavesThen) {
 }
 
 TEST_F(Chat, SomethingSaidBetweenTwoControlCStartsTheCountAgain) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", model}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("\x03");
   ASSERT_TRUE(process.wait_for_terminal("to leave"));
@@ -253,7 +253,7 @@ TEST_F(Chat, SomethingSaidBetweenTwoControlCStartsTheCountAgain) {
 }
 
 TEST_F(Chat, TerminationLeavesWith143) {
-  Process process(FUT_BINARY, on_terminal({"chat", "-m", model}));
+  Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.send_signal(SIGTERM);
   EXPECT_EQ(process.finish().exit_code, 143);
@@ -263,7 +263,7 @@ TEST_F(Chat, InAScriptAnInterruptEndsTheSession) {
   ProcessOptions options;
   options.arguments = {"chat", "-m", endless_model, "-n", "-1"};
   options.input_kind = ProcessOptions::Input::Open;
-  Process process(FUT_BINARY, options);
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
   process.write("hello\n");
   ASSERT_TRUE(process.wait_for_output("tick-tocktick"));
   process.send_signal(SIGINT);

@@ -70,7 +70,7 @@ TEST_F(Context, AHugeFileIsRefusedInSecondsAndLittleMemory) {
   ProcessOptions piped;
   piped.arguments = {"-c", "exec " + std::string(FUT_BINARY) + " run --raw -c 64 -m " + model +
                                " < <(head -c 100000000 /dev/zero)"};
-  expect_failure(run_process("/bin/bash", piped), 4, {"standard input", "64"});
+  expect_failure(run_process("/bin/bash", on_cpu_in_f32(piped)), 4, {"standard input", "64"});
 }
 
 TEST_F(Context, SizesThatCannotBeAreWrongUsage) {

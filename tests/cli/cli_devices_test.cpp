@@ -58,6 +58,8 @@ TEST_F(Devices, EverythingElseWorksWithoutOne) {
   EXPECT_EQ(fut({"--version"}, hidden).exit_code, 0);
   EXPECT_EQ(fut({"inspect", "-m", model}, hidden).exit_code, 0);
   EXPECT_EQ(fut({"tokenize", "-m", model, "-p", "x"}, hidden).exit_code, 0);
+  const TempFolder folder;
+  EXPECT_EQ(fut({"quantize", "-m", model, "-o", (folder / "q").string()}, hidden).exit_code, 0);
   const ProcessResult list = fut({"--list-devices"}, hidden);
   EXPECT_EQ(list.exit_code, 0);
   expect_mentions(list.out, {"cpu"});

@@ -72,8 +72,20 @@ TEST(Inspect, BrokenFoldersFailAsInRun) {
   const fs::path model = write_toy_model(folder / "m");
   fs::resize_file(model / "model.safetensors", fs::file_size(model / "model.safetensors") - 1);
   expect_failure(fut({"inspect", "-m", model.string()}), 3, {"model.safetensors"});
+  write_file(model / "tokenizer.json", "{");
+  expect_failure(fut({"inspect", "-m", model.string()}), 3, {"tokenizer.json"});
+}
+
+TEST(Inspect, AFolderWithoutWeightsOrTokenizerIsDescribedAsFarAsItGoes) {
+  const TempFolder folder;
+  const fs::path model = write_toy_model(folder / "m");
   fs::remove(model / "model.safetensors");
-  expect_failure(fut({"inspect", "-m", model.string()}), 3, {"model.safetensors"});
+  fs::remove(model / "tokenizer.json");
+  const auto report = json_of(fut({"inspect", "-m", model.string(), "-o", "json"}));
+  EXPECT_EQ(report.at("config").at("hidden_size"), 64);
+  EXPECT_TRUE(report.at("weights").is_null());
+  EXPECT_EQ(report.at("tokenizer").at("ends_a_reply").size(), 3U);
+  expect_mentions(report.at("notices").dump(), {"safetensors", "tokenizer.json"});
 }
 
 }  // namespace

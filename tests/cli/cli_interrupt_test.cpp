@@ -28,7 +28,7 @@ std::unique_ptr<Script> Interrupt::script;
 std::string Interrupt::model;
 
 TEST_F(Interrupt, StopsAReplyAtTheNextStepAndKeepsItsText) {
-  Process process(FUT_BINARY, endless());
+  Process process(FUT_BINARY, on_cpu_in_f32(endless()));
   ASSERT_TRUE(process.wait_for_output("tick"));
   process.send_signal(SIGINT);
   const ProcessResult result = process.finish();
@@ -37,7 +37,7 @@ TEST_F(Interrupt, StopsAReplyAtTheNextStepAndKeepsItsText) {
 }
 
 TEST_F(Interrupt, TerminationLeavesWith143) {
-  Process process(FUT_BINARY, endless());
+  Process process(FUT_BINARY, on_cpu_in_f32(endless()));
   ASSERT_TRUE(process.wait_for_output("tick"));
   process.send_signal(SIGTERM);
   EXPECT_EQ(process.finish().exit_code, 143);
@@ -45,7 +45,7 @@ TEST_F(Interrupt, TerminationLeavesWith143) {
 
 TEST_F(Interrupt, StillGivesOneDocumentMarkedAsInterrupted) {
   // Lines tell when the reply is under way; the last one is the document.
-  Process process(FUT_BINARY, endless({"-o", "jsonl"}));
+  Process process(FUT_BINARY, on_cpu_in_f32(endless({"-o", "jsonl"})));
   ASSERT_TRUE(process.wait_for_output("tick"));
   process.send_signal(SIGINT);
   const ProcessResult result = process.finish();
@@ -59,7 +59,7 @@ TEST_F(Interrupt, EndsAWaitForInput) {
   ProcessOptions options;
   options.arguments = {"run", "-m", model, "-p", "-", "-o", "json", "-v"};
   options.input_kind = ProcessOptions::Input::Open;
-  Process process(FUT_BINARY, options);
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
   process.write("something");
   ASSERT_TRUE(process.wait_for_error("reading standard input"));
   process.send_signal(SIGINT);
@@ -79,6 +79,7 @@ TEST_F(Interrupt, EndOfInputWithoutAPromptIsWrongUsage) {
 TEST_F(Interrupt, StandardInputIsThePromptWhereNoneIsGiven) {
   expect_success(fut({"run", "-m", model, "--raw", "-n", "1"}, with_input("x")), "tick");
   expect_success(fut({"run", "-m", model, "--raw", "-n", "1", "-p", "-"}, with_input("x")), "tick");
+  expect_success(fut({"run", "-m", model, "--raw", "-n", "1", "-f", "-"}, with_input("x")), "tick");
   expect_success(fut({"run", "-m", model}, with_input("hello\nthere\n")), "Hi\n");
 }
 
@@ -86,7 +87,7 @@ TEST_F(Interrupt, StandardInputIsLeftAloneWhereAPromptIsGiven) {
   ProcessOptions options = with_input("rest");
   options.arguments = {"-c",
                        std::string(FUT_BINARY) + " run -m " + model + " --raw -n 1 -p x; cat"};
-  EXPECT_EQ(run_process("/bin/sh", options).out, "tickrest");
+  EXPECT_EQ(run_process("/bin/sh", on_cpu_in_f32(options)).out, "tickrest");
 }
 
 TEST_F(Interrupt, OneFinalNewlineIsDroppedInTheChatFormAndKeptInRawText) {

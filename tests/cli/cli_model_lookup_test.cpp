@@ -132,12 +132,13 @@ TEST_F(ModelLookup, WithoutANameItIsTheDemonstrationModelBesideTheProgram) {
   ProcessOptions options;
   options.arguments = {"-c", "cd / && exec " + (folder / "link").string() +
                                  " run --raw -p 'Once upon a time' -n 4 --greedy"};
-  const ProcessResult linked = run_process("/bin/sh", options);
+  const ProcessResult linked = run_process("/bin/sh", on_cpu_in_f32(options));
   EXPECT_EQ(linked.out, json_of(result).at("text").get<std::string>());
   // A copy elsewhere has none beside it.
   fs::copy_file(FUT_BINARY, folder / "copy");
   options.arguments = {"run", "--raw", "-p", "x"};
-  expect_failure(run_process(folder / "copy", options), 3, {"share/fut/demo-6m", "-m"});
+  expect_failure(run_process(folder / "copy", on_cpu_in_f32(options)), 3,
+                 {"share/fut/demo-6m", "-m"});
 }
 
 }  // namespace

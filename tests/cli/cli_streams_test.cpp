@@ -155,7 +155,7 @@ TEST(Characters, EveryPieceLeavesTheProcessAtOnce) {
   script.model.files.max_position_embeddings = 8192;
   ProcessOptions options;
   options.arguments = {"run", "-m", script.write(), "--raw", "-p", "x", "-n", "-1"};
-  Process process(FUT_BINARY, options);
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
   EXPECT_TRUE(process.wait_for_output("tickxtick"));
   process.send_signal(SIGINT);
   EXPECT_EQ(process.finish().exit_code, 130);
@@ -240,6 +240,10 @@ TEST_F(FailingWrites, ToAFullDeviceAreErrors) {
            {"run", "-m", model, "--raw", "-p", "x", "-o", "jsonl"},
            {"tokenize", "-m", model, "-p", "x"},
            {"inspect", "-m", model},
+           {"perplexity", "-m", model, "-f", model + "/config.json", "--window", "16"},
+           {"quantize", "-m", model, "-o", (*script->folder / "q").string(), "--overwrite"},
+           {"quantize", "-m", model, "-o", (*script->folder / "q").string(), "--overwrite",
+            "--json"},
            {"--help"},
            {"--version"}}) {
     expect_failure(fut(words, full), 1, {"standard output"});
@@ -260,7 +264,7 @@ TEST_F(FailingWrites, ToAReaderThatWentAwayEndTheRun) {
                               " --raw -p y -n -1 -c 1024 2>&1 >&3 | cat >&2; exit ${PIPESTATUS[0]}";
   ProcessOptions options;
   options.arguments = {"-c", "exec 3> >(head -c 4 > /dev/null); " + command};
-  const ProcessResult result = run_process("/bin/bash", options);
+  const ProcessResult result = run_process("/bin/bash", on_cpu_in_f32(options));
   EXPECT_EQ(result.exit_code, 1) << result.err;
   expect_mentions(result.err, {"standard output"});
 }
@@ -271,7 +275,7 @@ TEST_F(FailingWrites, ToAFileLargerThanAllowedAreErrorsNotSignals) {
                               " --raw -p y -n 1000 --output-file " + file;
   ProcessOptions options;
   options.arguments = {"-c", command};
-  const ProcessResult result = run_process("/bin/bash", options);
+  const ProcessResult result = run_process("/bin/bash", on_cpu_in_f32(options));
   EXPECT_EQ(result.signal, 0);
   EXPECT_EQ(result.exit_code, 1) << result.err;
   expect_mentions(result.err, {file});

@@ -129,7 +129,7 @@ TEST_F(WeightFiles, AFileThatShrinksWhileItIsReadIsAnErrorAndNoCrash) {
 
   ProcessOptions process_options;
   process_options.arguments = {"run", "-m", model.string(), "--raw", "-p", "x", "-n", "1"};
-  Process process(FUT_BINARY, process_options);
+  Process process(FUT_BINARY, on_cpu_in_f32(process_options));
   // Stop it in the middle of reading: when a part of the 400 MB is in memory.
   constexpr long kPages = 30'000;
   const long before = resident_pages(process.pid());

@@ -17,11 +17,18 @@
 
 namespace fut::test {
 
-// Runs on the CPU, whatever the machine has, unless the variables or arguments say otherwise.
+// On the CPU, whatever the machine has, and in float32, which toy models of any shape can be computed
+// in, unless the variables say otherwise.
+inline ProcessOptions on_cpu_in_f32(ProcessOptions options) {
+  options.environment.try_emplace("FUT_DEVICE", "cpu");
+  options.environment.try_emplace("FUT_PRECISION", "f32");
+  return options;
+}
+
+// Runs to the end, on_cpu_in_f32 unless the arguments say otherwise.
 inline ProcessResult fut(std::vector<std::string> arguments, ProcessOptions options = {}) {
   options.arguments = std::move(arguments);
-  options.environment.try_emplace("FUT_DEVICE", "cpu");
-  return run_process(FUT_BINARY, options);
+  return run_process(FUT_BINARY, on_cpu_in_f32(std::move(options)));
 }
 
 // The options of a run whose standard input holds `bytes`.

@@ -1,0 +1,53 @@
+// See the header.
+#include "apps/progress.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "apps/logging.h"
+#include "apps/signals.h"
+
+namespace fut::app {
+namespace {
+
+int percent_of(std::uint64_t done, std::uint64_t total) {
+  constexpr double kAll = 100;
+  if (total == 0) return static_cast<int>(kAll);
+  return static_cast<int>(static_cast<double>(std::min(done, total)) / static_cast<double>(total) *
+                          kAll);
+}
+
+}  // namespace
+
+ProgressLine::ProgressLine()
+    : shows_(standard_error_is_terminal() && is_logged(LogLevel::Warning)) {}
+
+ProgressLine::~ProgressLine() {
+  if (widest_ > 0) write_to_standard_error("\r" + std::string(widest_, ' ') + "\r");
+}
+
+void ProgressLine::show(std::string_view text) {
+  throw_if_interrupted();
+  if (!shows_ || text == last_) return;
+  last_ = text;
+  // What the last line had more is wiped.
+  const std::size_t blanks = widest_ > text.size() ? widest_ - text.size() : 0;
+  widest_ = std::max(widest_, text.size());
+  write_to_standard_error("\r" + last_ + std::string(blanks, ' '));
+}
+
+void ProgressLine::show_percent(std::string_view what, std::uint64_t done, std::uint64_t total) {
+  show(fmt::format("{} {} %", what, percent_of(done, total)));
+}
+
+void ProgressLine::show_bar(std::string_view title, std::uint64_t done, std::uint64_t total,
+                            std::string_view what) {
+  constexpr std::size_t kBarWidth = 20;
+  constexpr int kAll = 100;
+  const int percent = percent_of(done, total);
+  const std::size_t filled = kBarWidth * static_cast<std::size_t>(percent) / kAll;
+  show(fmt::format("{} [{}{}] {} % {}", title, std::string(filled, '#'),
+                   std::string(kBarWidth - filled, '-'), percent, what));
+}
+
+}  // namespace fut::app

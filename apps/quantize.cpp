@@ -1,0 +1,129 @@
+// fut quantize: a checkpoint in, a folder with its quantised weights out. The result on standard
+// output is the report card.
+#include <filesystem>
+
+#include "apps/commands.h"
+#include "apps/logging.h"
+#include "apps/model_lookup.h"
+#include "apps/model_session.h"
+#include "apps/quantize_job.h"
+#include "apps/report_text.h"
+#include "apps/words.h"
+#include "kernels/error.h"
+#include "loader/checkpoint.h"
+#include "loader/packed_model.h"
+
+namespace fut::app {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::size_t kShownMatrices = 8;
+
+// "NAME-gptq-g128". Beside the checkpoint where that is a folder of the user's; in the working
+// folder where it lies in a cache or with the program.
+fs::path default_target(const std::string& argument, const fs::path& found,
+                        const PackedOptions& options) {
+  const std::string ending =
+      fmt::format("-{}-g{}", method_name(options.method), options.group_size);
+  std::error_code ignored;
+  const bool is_users_own = !argument.empty() && fs::exists(argument, ignored);
+  if (is_users_own) {
+    fs::path folder = fs::absolute(found, ignored).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();  // "models/llama/"
+    return folder.parent_path() / (folder.filename().string() + ending);
+  }
+  const std::string name =
+      argument.empty() ? found.filename().string()
+                       : fs::path(argument.substr(0, argument.find('@'))).filename().string();
+  return name + ending;
+}
+
+PackedOptions packed_options(const QuantizeOptions& options, const CalibrationSource& calibration) {
+  PackedOptions packed = options.packed;
+  packed.rotate = options.rotate.value_or(packed.method == QuantMethod::Gptq);
+  if (!packed.rotate) packed.rotation_seed = 0;  // says nothing then
+  set_calibration(packed, calibration, options.calibration_tokens);
+  return packed;
+}
+
+// Refused before a word of calibration text is read; the quantiser looks once more.
+void check_target(const fs::path& target, bool overwrite) {
+  std::error_code error;
+  if (!fs::exists(target, error) ||
+      (fs::is_directory(target, error) && fs::is_empty(target, error))) {
+    return;
+  }
+  if (!PackedModel::is_packed(target)) {
+    throw data_error("{}: is there already and is no quantised folder; choose another one with -o",
+                     target.string());
+  }
+  if (!overwrite) {
+    throw data_error(
+        "{}: is there already; give --overwrite to replace it, or another folder with "
+        "-o",
+        target.string());
+  }
+}
+
+std::uint64_t folder_bytes(const fs::path& folder) {
+  std::uint64_t sum = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file()) sum += entry.file_size();
+  }
+  return sum;
+}
+
+void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_t source_bytes,
+            std::size_t shown, Reporter& reporter) {
+  const std::uint64_t bytes = folder_bytes(job.target);
+  if (reporter.is_text()) {
+    reporter.text(fmt::format("{}\n", job.target.string()));
+    reporter.text(fmt::format("{}\n", options_text(job.options)));
+    reporter.text(
+        fmt::format("{} of weights became {} in {}; {} of {}\n", size_text(source_bytes),
+                    size_text(bytes), seconds_text(outcome.seconds),
+                    counted(static_cast<std::uint64_t>(outcome.card.calibration_tokens), "token"),
+                    job.options.calibration.name));
+    reporter.text("relative error of each matrix, worst first:\n");
+    reporter.text(report_lines(outcome.card, shown));
+    return;
+  }
+  Json& document = reporter.document();
+  document["target"] = job.target.string();
+  document["options"] = Json::parse(options_json(job.options));
+  document["source_bytes"] = source_bytes;
+  document["bytes"] = bytes;
+  document["seconds"] = outcome.seconds;
+  document.update(report_document(outcome.card));
+}
+
+}  // namespace
+
+int quantize(const QuantizeOptions& options, Reporter& reporter) {
+  const CalibrationSource calibration = read_calibration(options.calibration_file);
+  const FoundFolder found = find_model_folder(options.model, Wanted::Model);
+  if (!found.notice.empty()) log_warning("{}", found.notice);
+  reporter.document()["model"] = found.path.string();
+  QuantizeJob job{found.path, options.target, packed_options(options, calibration), options.threads,
+                  options.overwrite};
+  if (job.target.empty()) job.target = default_target(options.model, found.path, job.options);
+  if (PackedModel::is_packed(found.path)) {
+    throw data_error("{}: is quantised already; quantise the checkpoint that it was made from",
+                     found.path.string());
+  }
+  ModelFolder folder = read_model_folder(found.path);
+  for (const std::string& notice : folder.notices) log_warning("{}", notice);
+  require_packable(folder, job.options.group_size);
+  check_target(job.target, job.overwrite);
+  const Checkpoint checkpoint = Checkpoint::open(found.path, folder.config);
+  const std::uint64_t source_bytes = checkpoint.total_bytes();
+
+  const QuantizeOutcome outcome = run_quantize_job(job, calibration, folder.tokenizer);
+  for (const std::string& notice : outcome.card.notices) log_warning("{}", notice);
+  const bool all = options.log.verbosity >= kInfoVerbosity;
+  report(job, outcome, source_bytes, all ? outcome.card.matrices.size() : kShownMatrices, reporter);
+  reporter.finish();
+  return 0;
+}
+
+}  // namespace fut::app

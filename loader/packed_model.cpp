@@ -18,8 +18,6 @@
 namespace fut {
 namespace {
 
-constexpr char kFileName[] = "model.safetensors";
-constexpr std::uint64_t kPrefixBytes = 8;
 constexpr std::int64_t kMaxVocabSize = std::int64_t{1} << 24;
 constexpr std::string_view kAgain = "run fut quantize again";
 
@@ -54,7 +52,7 @@ bool PackedModel::is_packed(const std::filesystem::path& folder) {
   // Not by parsing: a header with a flipped byte is to be recognised, too. Either text is among the
   // first keys of the header.
   constexpr std::uint64_t kLookedAt = 1U << 20;
-  const std::filesystem::path path = folder / kFileName;
+  const std::filesystem::path path = folder / kModelFileName;
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return false;
   try {
@@ -72,7 +70,7 @@ bool PackedModel::is_packed(const std::filesystem::path& folder) {
 PackedModel PackedModel::open(const std::filesystem::path& folder, ModelConfig& config) {
   const auto open_file = [&] {
     try {
-      return Safetensors::open(folder / kFileName);
+      return Safetensors::open(folder / kModelFileName);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("{}; this is the file of a quantised model, cut short "
                                             "or damaged: {}",
@@ -91,7 +89,7 @@ PackedModel PackedModel::open(const std::filesystem::path& folder, ModelConfig& 
 void PackedModel::read_checksums() {
   const std::string path = file_.path().string();
   const TensorInfo* table = file_.find(kChecksumTensor);
-  data_begin_ = kPrefixBytes + file_.header_bytes();
+  data_begin_ = kSafetensorsPrefixBytes + file_.header_bytes();
   if (table == nullptr || table->dtype != DType::U8 ||
       table->offset + table->bytes != file_.file().size() || table->offset < data_begin_) {
     throw data_error("{}: the tensor {} is not at the end of the file; {}", path, kChecksumTensor,

@@ -18,7 +18,7 @@
 //   layers.L.stats.down_input        F32   [intermediate]
 //   layers.L.stats.swiglu            F32   [2]: root mean square, largest size
 //   layers.L.stats.value_amax        F32   [KV heads]
-//   checksums.crc32c                 U8    [bytes], see packed_writer.h; always last
+//   checksums.crc32c                 U8    [bytes], see packed_checksums.h; always last
 //
 // M is qkv_proj (q, k, v stacked), o_proj, gate_up_proj (gate, up stacked) or down_proj.
 #pragma once

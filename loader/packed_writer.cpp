@@ -10,16 +10,15 @@
 #include "loader/crc32c.h"
 #include "loader/mapped_file.h"
 #include "loader/packed_model.h"
+#include "loader/safetensors.h"
 
 namespace fut {
 namespace {
 
 using nlohmann::json;
 
-constexpr char kFileName[] = "model.safetensors";
-constexpr std::uint64_t kPrefixBytes = 8;
 constexpr std::uint64_t kDataAlignment = 64;  // of the first byte of data
-// What a report may take: a few lines for each tensor.
+// What a report may take; report_card.cpp counts on it.
 constexpr std::uint64_t kReportBase = 16U << 10;
 constexpr std::uint64_t kReportPerTensor = 512;
 
@@ -45,7 +44,10 @@ void check_target(const std::filesystem::path& folder, bool overwrite) {
                      folder.string());
   }
   const bool is_empty = std::filesystem::is_empty(folder, error);
-  if (error) throw data_error("{}: cannot be looked at: {}", folder.string(), error.message());
+  if (error) {
+    throw data_error("{}: cannot be looked at: {}; choose a folder that can be read and written",
+                     folder.string(), error.message());
+  }
   if (is_empty) return;
   if (!PackedModel::is_packed(folder)) {
     throw data_error(
@@ -71,16 +73,17 @@ PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMeta
       overwrite_(overwrite),
       metadata_(metadata),
       tensors_(std::move(tensors)) {
+  restore_replaced(folder_);
   check_target(folder_, overwrite_);
   const std::uint64_t room = kReportBase + kReportPerTensor * tensors_.size();
   tensors_.push_back(checksum_tensor(tensors_));
-  const std::uint64_t least = kPrefixBytes + header_json("").size() + room;
+  const std::uint64_t least = kSafetensorsPrefixBytes + header_json("").size() + room;
   const std::uint64_t data_begin = (least + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
-  header_bytes_ = data_begin - kPrefixBytes;
+  header_bytes_ = data_begin - kSafetensorsPrefixBytes;
 
   partial_ = std::make_unique<PartialFolder>(folder_);
-  file_ =
-      std::make_unique<OutputFile>(partial_->path() / kFileName, data_begin + data_bytes(tensors_));
+  file_ = std::make_unique<OutputFile>(partial_->path() / kModelFileName,
+                                       data_begin + data_bytes(tensors_));
   // Blanks for now: until the end this is no safetensors file.
   const std::string blanks(static_cast<std::size_t>(data_begin), ' ');
   file_->write(bytes_of(blanks));
@@ -156,14 +159,14 @@ void PackedWriter::finish(std::string_view report_json) {
   FUT_CHECK(partial_ != nullptr, "{}: is finished already", folder_.string());
   FUT_CHECK(current_ + 1 == tensors_.size(), "{} is missing: {} of {} tensors are there",
             tensors_[current_].name, current_, tensors_.size() - 1);
-  std::string header(kPrefixBytes, '\0');
-  for (std::size_t i = 0; i < kPrefixBytes; ++i) {
+  std::string header(kSafetensorsPrefixBytes, '\0');
+  for (std::size_t i = 0; i < kSafetensorsPrefixBytes; ++i) {
     header[i] = static_cast<char>(header_bytes_ >> (8 * i) & 0xFFU);
   }
   header += header_json(report_json);
-  FUT_CHECK(header.size() <= kPrefixBytes + header_bytes_, "a report of {} bytes has room for {}",
-            report_json.size(), report_room());
-  header.resize(static_cast<std::size_t>(kPrefixBytes + header_bytes_), ' ');
+  FUT_CHECK(header.size() <= kSafetensorsPrefixBytes + header_bytes_,
+            "a report of {} bytes has room for {}", report_json.size(), report_room());
+  header.resize(static_cast<std::size_t>(kSafetensorsPrefixBytes + header_bytes_), ' ');
 
   file_->write(encode_checksums({checksums_.chunks(), crc32c(bytes_of(header))}));
   file_->write_at(0, bytes_of(header));

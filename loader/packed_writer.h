@@ -10,7 +10,7 @@
 //
 // Everything is written to FOLDER.partial-PID-RANDOM beside the folder and renamed when it is
 // complete and on the disk. A writer that ends early removes its partial folder; what killed
-// processes left is removed by the next writer of the same folder.
+// processes left is removed, or given its name back, by the next writer of the same folder.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,8 @@ class PackedWriter {
   // One more file.
   void add_file(std::string_view name, std::string_view text);
 
-  // Bytes a report may have at most: JSON in a JSON string grows by its escapes, counted in.
+  // Bytes a report may have at most: JSON in a JSON string grows by its escapes, counted in. Any
+  // report_card_json() of the model fits.
   [[nodiscard]] std::uint64_t report_room() const;
   // After the last byte of the last tensor: report and checksums, everything to the disk, rename.
   // Throws Runtime as above; and where another process made the folder meanwhile.

@@ -14,13 +14,16 @@
 #include <sys/statvfs.h>
 #include <system_error>
 #include <unistd.h>
+#include <vector>
 
 #include "kernels/error.h"
 
 namespace fut {
 namespace {
 
+// Both are followed by the process and 8 hexadecimal digits.
 constexpr std::string_view kPartial = ".partial-";
+constexpr std::string_view kReplaced = ".replaced-";
 
 std::string reason(int error_number) {
   return std::generic_category().message(error_number);
@@ -69,44 +72,60 @@ int lock_folder(const std::filesystem::path& folder) {
   return -1;
 }
 
-// Whether a partial folder's process is gone: its number stands for none here, and (the process may
-// be one of another container) nobody holds the lock.
-bool is_abandoned(const std::filesystem::path& partial, std::string_view pid_and_random) {
+std::string own_suffix(std::string_view kind, unsigned random) {
+  return fmt::format("{}{}-{:08x}", kind, ::getpid(), random);
+}
+
+// The process in "PID-RANDOM" as own_suffix writes it, and nothing before or after it; 0: not ours.
+pid_t process_of(std::string_view pid_and_random) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  constexpr std::size_t kNumDigits = 8;
   pid_t pid = 0;
   const char* end = pid_and_random.data() + pid_and_random.size();
   const auto parsed = std::from_chars(pid_and_random.data(), end, pid);
-  if (parsed.ec != std::errc() || pid <= 0 || parsed.ptr == end || *parsed.ptr != '-') return false;
-  if (::kill(pid, 0) == 0 || errno != ESRCH) return false;
-  const int lock = lock_folder(partial);
+  const std::string_view rest(parsed.ptr, static_cast<std::size_t>(end - parsed.ptr));
+  const bool is_ours = parsed.ec == std::errc() && pid > 0 && rest.size() == 1 + kNumDigits &&
+                       rest.front() == '-' &&
+                       rest.find_first_not_of(kDigits, 1) == std::string_view::npos;
+  return is_ours ? pid : 0;
+}
+
+// Whether a folder's process is gone: its number stands for none here, and (the process may be one
+// of another container) nobody holds the lock.
+bool is_abandoned(const std::filesystem::path& folder, std::string_view pid_and_random) {
+  const pid_t pid = process_of(pid_and_random);
+  if (pid == 0 || ::kill(pid, 0) == 0 || errno != ESRCH) return false;
+  const int lock = lock_folder(folder);
   if (lock < 0) return false;
   ::close(lock);
   return true;
 }
 
-void remove_abandoned(const std::filesystem::path& final_path) {
-  const std::string prefix = final_path.filename().string() + std::string(kPartial);
-  std::error_code error;  // nothing depends on whether the rubbish can be seen and removed
+// The folders beside `final_path` that dead processes left. Nothing depends on whether they can be
+// seen: where not, there are none.
+std::vector<std::filesystem::path> list_abandoned(const std::filesystem::path& final_path,
+                                                  std::string_view kind) {
+  const std::string prefix = final_path.filename().string() + std::string(kind);
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
   for (auto it = std::filesystem::directory_iterator(final_path.parent_path(), error);
        !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (!name.starts_with(prefix)) continue;
-    std::error_code ignored;
     if (is_abandoned(it->path(), std::string_view(name).substr(prefix.size()))) {
-      std::filesystem::remove_all(it->path(), ignored);
+      found.push_back(it->path());
     }
   }
+  return found;
 }
 
 // Swaps two folders' names. Returns 0 or an error number, and has changed nothing then.
-int exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
-  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return 0;
+int exchange(const std::filesystem::path& partial, const std::filesystem::path& final_path) {
+  const int result =
+      ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE);
+  if (result == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  // A file system without exchange: for an instant nothing has the name b.
-  const std::filesystem::path aside = a.string() + "-old";
-  if (::rename(b.c_str(), aside.c_str()) != 0) return errno;
-  const int error_number = ::rename(a.c_str(), b.c_str()) == 0 ? 0 : errno;
-  (void)::rename(aside.c_str(), error_number == 0 ? a.c_str() : b.c_str());
-  return error_number;
+  return exchange_by_renaming(partial, final_path);
 }
 
 }  // namespace
@@ -177,6 +196,30 @@ std::filesystem::path resolved_target(const std::filesystem::path& folder) {
   return error ? path : resolved;
 }
 
+int exchange_by_renaming(const std::filesystem::path& partial,
+                         const std::filesystem::path& final_path) {
+  std::filesystem::path aside = final_path;
+  aside += own_suffix(kReplaced, std::random_device()());
+  // Held from before the folder has a name that restore_replaced() looks for.
+  const int lock = lock_folder(final_path);
+  int error_number = ::rename(final_path.c_str(), aside.c_str()) == 0 ? 0 : errno;
+  if (error_number == 0) {
+    error_number = ::rename(partial.c_str(), final_path.c_str()) == 0 ? 0 : errno;
+    (void)::rename(aside.c_str(), error_number == 0 ? partial.c_str() : final_path.c_str());
+  }
+  if (lock >= 0) ::close(lock);
+  return error_number;
+}
+
+void restore_replaced(const std::filesystem::path& final_path) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(final_path, error);
+  if (status.type() != std::filesystem::file_type::not_found) return;
+  const std::vector<std::filesystem::path> replaced = list_abandoned(final_path, kReplaced);
+  // An empty folder that was made meanwhile may go; what cannot be renamed stays where it is.
+  if (!replaced.empty()) (void)::rename(replaced.front().c_str(), final_path.c_str());
+}
+
 PartialFolder::PartialFolder(const std::filesystem::path& final_path) : final_path_(final_path) {
   std::error_code error;
   std::filesystem::create_directories(final_path.parent_path(), error);
@@ -185,11 +228,13 @@ PartialFolder::PartialFolder(const std::filesystem::path& final_path) : final_pa
                           final_path.parent_path().string(), error.message(),
                           next_step(error.value()));
   }
-  remove_abandoned(final_path);
+  for (const std::filesystem::path& abandoned : list_abandoned(final_path, kPartial)) {
+    std::filesystem::remove_all(abandoned, error);
+  }
   std::random_device random;
   do {
     path_ = final_path;
-    path_ += fmt::format("{}{}-{:08x}", kPartial, ::getpid(), random());
+    path_ += own_suffix(kPartial, random());
     constexpr mode_t kMode = 0777;  // less the user's mask
     error = ::mkdir(path_.c_str(), kMode) == 0 ? std::error_code()
                                                : std::error_code(errno, std::generic_category());

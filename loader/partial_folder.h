@@ -36,7 +36,8 @@ class OutputFile {
 class PartialFolder {
  public:
   // Makes NAME.partial-PID-RANDOM beside `final_path`, and the folders above it where they are
-  // missing; removes the partial folders that dead processes left beside it. Throws Runtime.
+  // missing; removes the partial folders that dead processes left beside it, and nothing that has
+  // another name than they. Throws Runtime.
   explicit PartialFolder(const std::filesystem::path& final_path);
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
@@ -55,6 +56,16 @@ class PartialFolder {
   std::filesystem::path path_;
   int lock_ = -1;  // held as long as the process lives: says that the folder is in use
 };
+
+// What publish(true) does where the file system cannot swap two names in one step: `final_path` is
+// called NAME.replaced-PID-RANDOM for an instant; afterwards the two have each other's names.
+// Returns 0 or an error number, and has changed nothing then.
+[[nodiscard]] int exchange_by_renaming(const std::filesystem::path& partial,
+                                       const std::filesystem::path& final_path);
+
+// Where `final_path` is missing and a process died in that instant: gives the replaced folder its
+// name back. Replaced folders are never removed.
+void restore_replaced(const std::filesystem::path& final_path);
 
 // `folder` as an absolute path whose last part is a name, links resolved: what a folder can be put
 // beside.

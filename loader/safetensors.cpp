@@ -15,9 +15,6 @@
 namespace fut {
 namespace {
 
-constexpr std::uint64_t kPrefixBytes = 8;
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own reader
-
 struct FormatType {
   std::string_view name;
   std::uint64_t bits;
@@ -32,14 +29,6 @@ constexpr std::array<FormatType, 20> kFormatTypes = {{
     {"F8_E5M2", 8, std::nullopt}, {"F8_E8M0", 8, std::nullopt}, {"F6_E2M3", 6, std::nullopt},
     {"F6_E3M2", 6, std::nullopt}, {"F4", 4, std::nullopt},
 }};
-
-std::uint64_t read_little_endian(std::span<const std::byte> bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < kPrefixBytes; ++i) {
-    value |= static_cast<std::uint64_t>(bytes[i]) << (8 * i);
-  }
-  return value;
-}
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -57,23 +46,25 @@ std::uint64_t header_length(const MappedFile& file) {
   const std::string_view start =
       text_of(file.bytes().first(std::min<std::uint64_t>(file.size(), 256)));
   const std::string_view known = looks_like(start);
-  if (file.size() < kPrefixBytes) {
+  if (file.size() < kSafetensorsPrefixBytes) {
     throw data_error("{}: has {} bytes, the header length alone takes {}; {}", path, file.size(),
-                     kPrefixBytes, known.empty() ? "the download is unfinished" : known);
+                     kSafetensorsPrefixBytes, known.empty() ? "the download is unfinished" : known);
   }
-  const std::uint64_t length = read_little_endian(file.bytes());
-  const std::uint64_t room = file.size() - kPrefixBytes;
-  if (length <= kMaxHeaderBytes && length <= room && length >= 2) return length;
+  const std::uint64_t length = claimed_header_bytes(file.bytes().first<kSafetensorsPrefixBytes>());
+  const std::uint64_t room = file.size() - kSafetensorsPrefixBytes;
+  if (length <= kMaxSafetensorsHeaderBytes && length <= room && length >= 2) return length;
 
   const bool zeros = std::all_of(start.begin(), start.end(), [](char c) { return c == 0; });
-  throw data_error("{}: the file has {} bytes and claims a header of {} bytes; {}{}", path,
-                   file.size(), length, known.empty() ? "" : "it looks like ",
-                   !known.empty() ? known
-                   : zeros        ? "it holds zeros, the download was prepared and never finished"
-                   : length < 2   ? "no header is that short, this is not a safetensors file"
-                   : length > kMaxHeaderBytes
-                       ? "headers have at most 100000000 bytes, this is not a safetensors file"
-                       : "the download is unfinished or this is not a safetensors file");
+  throw data_error(
+      "{}: the file has {} bytes and claims a header of {} bytes; {}{}", path, file.size(), length,
+      known.empty() ? "" : "it looks like ",
+      !known.empty() ? known
+      : zeros        ? "it holds zeros, the download was prepared and never finished"
+      : length < 2   ? "no header is that short, this is not a safetensors file"
+      : length > kMaxSafetensorsHeaderBytes
+          ? fmt::format("headers have at most {} bytes, this is not a safetensors file",
+                        kMaxSafetensorsHeaderBytes)
+          : "the download is unfinished or this is not a safetensors file");
 }
 
 // "X: ... (file of N bytes, header of M bytes)": every complaint about a header ends like this.
@@ -162,12 +153,21 @@ std::string check_layout(std::span<const HeaderTensor> sorted, std::uint64_t pay
 
 }  // namespace
 
+std::uint64_t claimed_header_bytes(std::span<const std::byte, kSafetensorsPrefixBytes> prefix) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < prefix.size(); ++i) {
+    value |= static_cast<std::uint64_t>(prefix[i]) << (8 * i);
+  }
+  return value;
+}
+
 Safetensors Safetensors::open(const std::filesystem::path& path) {
   Safetensors result(MappedFile::open(path));
   const MappedFile& file = result.file_;
   result.header_bytes_ = header_length(file);
-  const std::uint64_t payload_begin = kPrefixBytes + result.header_bytes_;
-  const std::string_view text = text_of(file.bytes().subspan(kPrefixBytes, result.header_bytes_));
+  const std::uint64_t payload_begin = kSafetensorsPrefixBytes + result.header_bytes_;
+  const std::string_view text =
+      text_of(file.bytes().subspan(kSafetensorsPrefixBytes, result.header_bytes_));
 
   SafetensorsHeader header;
   std::string problem;

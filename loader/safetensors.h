@@ -17,6 +17,16 @@
 
 namespace fut {
 
+inline constexpr std::uint64_t kSafetensorsPrefixBytes = 8;  // the header length
+// The limit of the format's own reader.
+inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+// The file of a model that has one file, as a checkpoint and as a packed folder.
+inline constexpr char kModelFileName[] = "model.safetensors";
+
+// What the first kSafetensorsPrefixBytes bytes of a file claim. Not checked against anything.
+[[nodiscard]] std::uint64_t claimed_header_bytes(
+    std::span<const std::byte, kSafetensorsPrefixBytes> prefix);
+
 // Where one tensor lies in its file. `offset` counts from the start of the file. U8 is bytes, not
 // numbers.
 struct TensorInfo {

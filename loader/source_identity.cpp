@@ -12,6 +12,7 @@
 #include "loader/describe.h"
 #include "loader/json_file.h"
 #include "loader/mapped_file.h"
+#include "loader/safetensors.h"
 #include "loader/weight_files.h"
 
 namespace fut {
@@ -21,7 +22,6 @@ using nlohmann::json;
 
 constexpr std::uint64_t kHeadBytes = 64U << 10;
 constexpr std::uint64_t kPieceBytes = 4U << 20;
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // of a safetensors file
 
 bool is_companion(std::string_view name) {
   constexpr std::array<std::string_view, 9> kNames = {"config.json",
@@ -47,14 +47,15 @@ std::string read_text(const MappedFile& file, std::uint64_t begin, std::uint64_t
 // How much of the file stands for it in a quick look.
 std::uint64_t head_bytes(const MappedFile& file) {
   const std::uint64_t size = file.size();
-  if (file.path().extension() != ".safetensors" || size < 8) return std::min(size, kHeadBytes);
-  const std::string prefix = read_text(file, 0, 8);
-  std::uint64_t length = 0;
-  for (std::size_t i = 0; i < 8; ++i) {
-    length |= static_cast<std::uint64_t>(static_cast<unsigned char>(prefix[i])) << (8 * i);
+  if (file.path().extension() != ".safetensors" || size < kSafetensorsPrefixBytes) {
+    return std::min(size, kHeadBytes);
   }
+  std::array<std::byte, kSafetensorsPrefixBytes> prefix = {};
+  file.read(0, prefix);
+  const std::uint64_t length = claimed_header_bytes(prefix);
   // A header that is none is complained about by whoever opens the checkpoint.
-  return length > kMaxHeaderBytes ? std::min(size, kHeadBytes) : std::min(size, 8 + length);
+  return std::min(
+      size, length > kMaxSafetensorsHeaderBytes ? kHeadBytes : kSafetensorsPrefixBytes + length);
 }
 
 std::string content_hash(const MappedFile& file, const Sha256Function& sha256,
@@ -172,7 +173,10 @@ std::vector<std::string> list_companions(const std::filesystem::path& source) {
       names.push_back(name);
     }
   }
-  if (error) throw data_error("{}: cannot be listed: {}", source.string(), error.message());
+  if (error) {
+    throw data_error("{}: cannot be listed: {}; name a folder that can be read", source.string(),
+                     error.message());
+  }
   std::sort(names.begin(), names.end());
   return names;
 }

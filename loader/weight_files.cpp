@@ -9,6 +9,7 @@
 #include "kernels/error.h"
 #include "loader/describe.h"
 #include "loader/json_file.h"
+#include "loader/safetensors.h"
 
 namespace fut {
 namespace {
@@ -138,7 +139,7 @@ WeightFiles search_folder(const std::filesystem::path& folder, std::vector<std::
         "download the index",
         folder.string(), files.names.size(), first_few(files.names), kIndexName);
   }
-  notices.push_back(fmt::format("no model.safetensors; using {}, the only safetensors file",
+  notices.push_back(fmt::format("no {}; using {}, the only safetensors file", kModelFileName,
                                 quote(files.names.front())));
   return files;
 }
@@ -148,9 +149,9 @@ WeightFiles search_folder(const std::filesystem::path& folder, std::vector<std::
 WeightFiles find_weight_files(const std::filesystem::path& folder,
                               std::vector<std::string>& notices) {
   if (is_there(folder / kIndexName)) return read_index(folder);
-  if (is_there(folder / "model.safetensors")) {
+  if (is_there(folder / kModelFileName)) {
     WeightFiles files;
-    files.names = {"model.safetensors"};
+    files.names = {kModelFileName};
     return files;
   }
   return search_folder(folder, notices);

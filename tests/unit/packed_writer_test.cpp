@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "loader/packed_model.h"
+#include "loader/report_card.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/packed_case.h"
@@ -144,6 +145,27 @@ TEST(PackedWriter, KeepsAReportAsLargeAsItsRoom) {
   EXPECT_EQ(PackedModel::open(folder / "out", config).info().report, report);
 }
 
+TEST(PackedWriter, HasRoomForTheLongestReportCard) {
+  const TempFolder folder;
+  const std::vector<PackedTensor> tensors = small_tensors();
+  ModelConfig config = packable_config();
+  PackedWriter writer(folder / "out", test::packed_metadata(), tensors, false);
+  test::append_all(writer, tensors);
+  // Control characters take most bytes when they are escaped, in a string in a string.
+  const std::string longest(100'000, '\x01');
+  ReportCard card;
+  card.notices.assign(1000, longest);
+  for (int m = 0; m < kNumPackedMatrices; ++m) {
+    card.matrices.push_back(
+        {"layers.1000.gate_up_proj", 1.0 / 3e-200, 2.0 / 3e-200, 5.0 / 3e-200, longest});
+  }
+  writer.finish(report_card_json(card));
+  const ReportCard back =
+      parse_report_card(PackedModel::open(folder / "out", config).info().report);
+  EXPECT_EQ(back.matrices.size(), card.matrices.size());
+  EXPECT_EQ(back.matrices.back().rtn_loss, card.matrices.back().rtn_loss);
+}
+
 // ---- a writer that does not get to its end ------------------------------------------------------
 
 TEST(UnfinishedWriter, LeavesNothing) {
@@ -190,10 +212,20 @@ TEST(KilledWriter, LeavesAnOlderFolderAsItWas) {
 
 TEST(PartialFolders, OfLivingProcessesAndOfOthersNamesStay) {
   const TempFolder folder;
-  const std::vector<std::string> kept = {"other.partial-999999999-0a0b0c0d", "out.partial-",
-                                         "out.partial-12x-y", "out.partial-x-12",
+  const std::vector<std::string> kept = {"other.partial-999999999-0a0b0c0d",
+                                         "out.partial-",
+                                         "out.partial-12x-y",
+                                         "out.partial-x-12",
+                                         "out.partial-999999999-notes",
+                                         "out.partial-999999999-0a0b0c0d-old",
+                                         "out.partial-999999999-0a0b0c0",
+                                         "out.partial-999999999-0a0b0c0d1",
+                                         "out.partial-999999999-0A0B0C0D",
+                                         "out.partial-999999999_0a0b0c0d",
+                                         "out.replaced-999999999-0a0b0c0d",
                                          "out.partial-" + std::to_string(::getpid()) + "-00000000"};
   for (const std::string& name : kept) std::filesystem::create_directory(folder / name);
+  std::filesystem::create_directory(folder / "out");  // or the replaced one would get its name back
   // A number that no process has: Linux gives out at most 2^22.
   std::filesystem::create_directory(folder / "out.partial-999999999-0a0b0c0d");
   write_packed(folder / "out", packable_config());
@@ -201,6 +233,54 @@ TEST(PartialFolders, OfLivingProcessesAndOfOthersNamesStay) {
   expected.emplace_back("out");
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(entries(folder.path()), expected);
+}
+
+TEST(ReplacedFolder, GetsItsNameBackWhereTheSwapWasCutShort) {
+  const TempFolder folder;
+  const std::filesystem::path replaced = folder / "out.replaced-999999999-0a0b0c0d";
+  write_packed(replaced, packable_config());
+  const std::string before = read_file(replaced / "model.safetensors");
+  // Refused at once, as an existing folder is.
+  expect_mentions(
+      error_message(ErrorKind::Data, [&] { write_packed(folder / "out", packable_config()); }),
+      {(folder / "out").string(), "holds a quantised model"});
+  EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out"});
+  EXPECT_EQ(read_file(folder / "out" / "model.safetensors"), before);
+}
+
+TEST(ReplacedFolder, OfALivingProcessOrOfAnotherNameStays) {
+  const TempFolder folder;
+  std::vector<std::string> expected = {"out.replaced-" + std::to_string(::getpid()) + "-00000000",
+                                       "out.replaced-999999999-notes"};
+  for (const std::string& name : expected) std::filesystem::create_directory(folder / name);
+  restore_replaced(folder / "out");
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(entries(folder.path()), expected);
+  EXPECT_NO_THROW(restore_replaced(folder / "no such folder" / "out"));
+}
+
+void make_folder_with(const std::filesystem::path& folder, const char* file) {
+  std::filesystem::create_directory(folder);
+  write_file(folder / file, "x");
+}
+
+TEST(SwapByRenaming, LeavesBothFoldersUnderEachOthersNames) {
+  const TempFolder folder;
+  make_folder_with(folder / "out", "old");
+  make_folder_with(folder / "new", "new");
+  EXPECT_EQ(exchange_by_renaming(folder / "new", folder / "out"), 0);
+  EXPECT_EQ(entries(folder.path()), (std::vector<std::string>{"new", "out"}));
+  EXPECT_EQ(entries(folder / "out"), std::vector<std::string>{"new"});
+  EXPECT_EQ(entries(folder / "new"), std::vector<std::string>{"old"});
+}
+
+TEST(SwapByRenaming, ThatFailsChangesNothing) {
+  const TempFolder folder;
+  make_folder_with(folder / "out", "old");
+  EXPECT_EQ(exchange_by_renaming(folder / "missing", folder / "out"), ENOENT);
+  EXPECT_EQ(exchange_by_renaming(folder / "out", folder / "missing"), ENOENT);
+  EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out"});
+  EXPECT_EQ(entries(folder / "out"), std::vector<std::string>{"old"});
 }
 
 // ---- disks that are full or closed --------------------------------------------------------------
@@ -256,6 +336,20 @@ TEST(FullDisk, InTheMiddleLeavesNothing) {
   EXPECT_TRUE(entries(folder.path()).empty());
 }
 
+// The superuser may do everything, so become somebody else for as long as `action` takes.
+template <class Action>
+auto as_nobody(Action action) {
+  const bool is_root = ::geteuid() == 0;
+  if (is_root) {
+    EXPECT_EQ(::seteuid(65534), 0);
+  }
+  auto result = action();
+  if (is_root) {
+    EXPECT_EQ(::seteuid(0), 0);
+  }
+  return result;
+}
+
 TEST(ClosedFolder, IsNamedWithTheReason) {
   const TempFolder folder;
   write_file(folder / "file", "x");
@@ -268,21 +362,23 @@ TEST(ClosedFolder, IsNamedWithTheReason) {
                   {(folder / "file").string(), "Not a directory"});
 
   std::filesystem::create_directory(folder / "closed");
-  ASSERT_EQ(::chmod((folder / "closed").c_str(), 0500), 0);
-  // The superuser may write everywhere, so become somebody else for the attempt.
-  const bool is_root = ::geteuid() == 0;
-  constexpr uid_t kNobody = 65534;
-  if (is_root) {
-    ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
-    ASSERT_EQ(::chown((folder / "closed").c_str(), kNobody, kNobody), 0);
-    ASSERT_EQ(::seteuid(kNobody), 0);
-  }
-  const std::string message = message_for(folder / "closed" / "out");
-  if (is_root) {
-    ASSERT_EQ(::seteuid(0), 0);
-  }
-  expect_mentions(message,
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
+  ASSERT_EQ(::chmod((folder / "closed").c_str(), 0555), 0);
+  expect_mentions(as_nobody([&] { return message_for(folder / "closed" / "out"); }),
                   {(folder / "closed" / "out").string(), "Permission denied", "choose a folder"});
+}
+
+TEST(ClosedFolder, ThatCannotBeLookedAtIsNamedWithAWayOut) {
+  const TempFolder folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
+  std::filesystem::create_directory(folder / "out");
+  ASSERT_EQ(::chmod((folder / "out").c_str(), 0), 0);
+  const std::string message = as_nobody([&] {
+    return error_message(ErrorKind::Data, [&] { write_packed(folder / "out", packable_config()); });
+  });
+  expect_mentions(message, {(folder / "out").string(), "Permission denied",
+                            "choose a folder that can be read and written"});
+  ASSERT_EQ(::chmod((folder / "out").c_str(), 0700), 0);
 }
 
 // ---- folders that exist -------------------------------------------------------------------------

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "engine/parallel.h"
+#include "engine/quantize_gptq.h"
 #include "engine/quantize_pack.h"
+#include "engine/token_ids.h"
 #include "kernels/error.h"
 #include "tokenizer/sha256.h"
 
@@ -122,10 +124,11 @@ class FolderQuantizer {
         runner_(backend, config, static_cast<int>(windows.longest()), [&] { counter.tick(); }),
         packer_(writer, weights_, config, options.group_size, parallel_for),
         calibrator_(backend, weights_, config, options, runner_, windows.statistics) {
-    if (!windows.gptq.empty()) {
-      gptq_ = std::make_unique<SequentialGptq>(backend, weights_, runner_, windows.gptq,
-                                               gptq_options(options), parallel_for);
-    }
+    if (windows.gptq.empty()) return;
+    quantised_runner_ = std::make_unique<LayerRunner>(
+        backend, config, static_cast<int>(windows.longest()), [&] { counter.tick(); });
+    gptq_ = std::make_unique<SequentialGptq>(backend, weights_, *quantised_runner_, runner_,
+                                             windows.gptq, gptq_options(options), parallel_for);
   }
 
   void run(ReportCard& card) {
@@ -155,6 +158,7 @@ class FolderQuantizer {
   LayerRunner runner_;
   TensorPacker packer_;
   Calibrator calibrator_;
+  std::unique_ptr<LayerRunner> quantised_runner_;  // these two for GPTQ alone
   std::unique_ptr<SequentialGptq> gptq_;
 };
 
@@ -167,6 +171,7 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
   ModelConfig config = load_model_config(source);
   const Checkpoint checkpoint = Checkpoint::open(source, config);
   check_packable(config, options.group_size);
+  check_ids(calibration, config.vocab_size, "the calibration text");
   const Windows windows = choose_all_windows(config, options, calibration);
   ReportCard card = start_card(options, windows, calibration);
   const ParallelFor parallel_for = parallel_for_on_threads(threads);

@@ -1,44 +1,9 @@
-// Inputs are recomputed rather than kept: hidden states are all that grows with the text.
+// Four matrices, each with its own statistics.
 #include "engine/quantize_layer.h"
 
 #include <numeric>
 
 namespace fut {
-namespace {
-
-std::size_t index_of(PackedMatrix which) {
-  return static_cast<std::size_t>(which);
-}
-
-// The diagonal of H over its mean: what quantize_gptq weighs columns with.
-std::vector<float> importance_of(const SquareMatrix& h) {
-  double mean = 0;
-  for (std::int64_t i = 0; i < h.size; ++i) mean += h.row(i)[i] / static_cast<double>(h.size);
-  std::vector<float> importance;
-  for (std::int64_t i = 0; i < h.size; ++i) {
-    importance.push_back(static_cast<float>(h.row(i)[i] / mean));
-  }
-  return importance;
-}
-
-std::string note_of(const GptqFactor& factor) {
-  if (!factor.usable) {
-    return fmt::format(
-        "{}: the inputs' Hessian could not be factored, not even with {} of its mean added",
-        kRoundedToNearest, factor.damping);
-  }
-  std::string note;
-  if (factor.damping_raises > 0) {
-    note = fmt::format("damping raised to {}", factor.damping);
-  }
-  if (!factor.dead_columns.empty()) {
-    note += fmt::format("{}{} inputs are always zero", note.empty() ? "" : "; ",
-                        factor.dead_columns.size());
-  }
-  return note;
-}
-
-}  // namespace
 
 double relative_error(const HostMatrix& w, const QuantizedMatrix& q,
                       std::span<const float> importance, const ParallelFor& parallel_for) {
@@ -64,8 +29,6 @@ double relative_error(const HostMatrix& w, const QuantizedMatrix& q,
   return energy > 0 ? std::accumulate(errors.begin(), errors.end(), 0.0) / energy : 0;
 }
 
-// ---- round to nearest ---------------------------------------------------------------------------
-
 QuantizedLayer quantize_layer_rtn(const StackedLayer& layer, const LayerStatistics& statistics,
                                   const PackedOptions& options, const ParallelFor& parallel_for,
                                   const MatrixDone& done) {
@@ -79,79 +42,6 @@ QuantizedLayer quantize_layer_rtn(const StackedLayer& layer, const LayerStatisti
     out.reports[m].relative_error =
         relative_error(layer[m], out.matrices[m], importances[m], parallel_for);
     if (done) done(layer[m]);
-  }
-  return out;
-}
-
-// ---- GPTQ ---------------------------------------------------------------------------------------
-
-SequentialGptq::SequentialGptq(Backend& backend, const WeightTransforms& weights,
-                               LayerRunner& runner, const CalibrationWindows& windows,
-                               const GptqOptions& options, ParallelFor parallel_for)
-    : runner_(runner),
-      hidden_(backend, weights, windows),
-      options_(options),
-      parallel_for_(std::move(parallel_for)) {}
-
-SquareMatrix SequentialGptq::hessian(std::int64_t size, const Input& input) const {
-  SquareMatrix h(size);
-  for (std::int64_t i = 0; i < hidden_.num_windows(); ++i) {
-    accumulate_hessian(h, input(hidden_.window(i)).view(), parallel_for_);
-  }
-  mirror_lower(h);
-  return h;
-}
-
-HostMatrix SequentialGptq::quantize(const HostMatrix& w, SquareMatrix h, PackedMatrix which,
-                                    QuantizedLayer& out) const {
-  const GptqFactor factor = factor_hessian(w.name, h, options_, parallel_for_);
-  GptqResult result = quantize_gptq(w, h, factor, options_, parallel_for_);
-  MatrixReport& report = out.reports[index_of(which)];
-  report.name = w.name;
-  report.relative_error = relative_error(w, result.matrix, importance_of(h), parallel_for_);
-  if (result.report.output_energy > 0) {
-    report.relative_loss = result.report.loss / result.report.output_energy;
-    report.rtn_loss = result.report.rtn_loss / result.report.output_energy;
-  }
-  report.note = note_of(factor);
-  HostMatrix seen = dequantize(result.matrix);
-  out.matrices[index_of(which)] = std::move(result.matrix);
-  return seen;
-}
-
-QuantizedLayer SequentialGptq::next(const StackedLayer& layer, const MatrixDone& done) {
-  const auto matrix = [&](PackedMatrix which) -> const HostMatrix& {
-    return layer[index_of(which)];
-  };
-  QuantizedLayer out;
-  const auto quantize_next = [&](PackedMatrix which, const Input& input) {
-    const HostMatrix& w = matrix(which);
-    HostMatrix seen = quantize(w, hessian(w.cols, input), which, out);
-    if (done) done(w);
-    return seen;
-  };
-  HostMatrix seen = quantize_next(PackedMatrix::QkvProj,
-                                  [&](MatrixView<float> x) { return runner_.normalised(x); });
-  runner_.set_qkv_proj({&seen});
-  seen = quantize_next(PackedMatrix::OProj, [&](MatrixView<float> x) {
-    runner_.attend(x);
-    return runner_.attention_output();
-  });
-  runner_.set_o_proj({&seen});
-  seen = quantize_next(PackedMatrix::GateUpProj, [&](MatrixView<float> x) {
-    runner_.attend(x);
-    runner_.add_attention(x);
-    return runner_.normalised(x);
-  });
-  runner_.set_gate_up_proj({&seen});
-  seen = quantize_next(PackedMatrix::DownProj, [&](MatrixView<float> x) {
-    runner_.feed(x);
-    return runner_.swiglu_output();
-  });
-  runner_.set_down_proj({&seen});
-  for (std::int64_t i = 0; i < hidden_.num_windows(); ++i) {
-    runner_.feed(hidden_.window(i));
-    runner_.add_feed(hidden_.window(i));
   }
   return out;
 }

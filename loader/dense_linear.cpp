@@ -287,6 +287,34 @@ void accumulate_hessian(SquareMatrix& h, MatrixView<const float> x,
   }
 }
 
+void accumulate_products(SquareMatrix& g, MatrixView<const float> left,
+                         MatrixView<const float> right, const ParallelFor& parallel_for) {
+  FUT_CHECK(left.cols == g.size && right.cols == g.size && left.rows == right.rows,
+            "{} x {} and {} x {} values for a matrix of {}", left.rows, left.cols, right.rows,
+            right.cols, g.size);
+  const std::int64_t n = g.size;
+  const std::int64_t depth = std::min(kPackedDepth, left.rows);
+  std::vector<double> by_token(static_cast<std::size_t>(depth * n));
+  std::vector<double> by_column(static_cast<std::size_t>(depth * n));
+  for (std::int64_t first = 0; first < left.rows; first += depth) {
+    const std::int64_t tokens = std::min(depth, left.rows - first);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t c = 0; c < n; ++c) {
+        by_token[static_cast<std::size_t>(t * n + c)] = right.row(first + t)[c];
+        by_column[static_cast<std::size_t>(c * depth + t)] = left.row(first + t)[c];
+      }
+    }
+    run_parallel(parallel_for, (n + kBlock - 1) / kBlock,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   const std::int64_t row = begin * kBlock;
+                   const std::int64_t rows = std::min(end * kBlock, n) - row;
+                   add_product({g.row(row), rows, n, n},
+                               {by_column.data() + row * depth, rows, tokens, depth},
+                               {by_token.data(), tokens, n, n});
+                 });
+  }
+}
+
 void mirror_lower(SquareMatrix& h) {
   for (std::int64_t i = 0; i < h.size; ++i) {
     for (std::int64_t j = 0; j < i; ++j) h.row(j)[i] = h.row(i)[j];

@@ -40,6 +40,10 @@ void accumulate_hessian(SquareMatrix& h, MatrixView<const float> x,
                         const ParallelFor& parallel_for);
 void mirror_lower(SquareMatrix& h);
 
+// G += sum over tokens of left right^T for rows left[tokens, n] and right[tokens, n]: all of G.
+void accumulate_products(SquareMatrix& g, MatrixView<const float> left,
+                         MatrixView<const float> right, const ParallelFor& parallel_for);
+
 // Lower Cholesky factor in place, reading the lower triangle alone; the strict upper one becomes
 // zero. Returns the index of the first pivot that is not a positive number, and then leaves `a`
 // in an unspecified state.

@@ -8,7 +8,7 @@
 
 #include "engine/parallel.h"
 #include "engine/quantize.h"
-#include "engine/quantize_layer.h"
+#include "engine/quantize_gptq.h"
 #include "loader/expected_tensors.h"
 #include "tests/support/heldout.h"
 #include "tests/support/model_runner.h"
@@ -71,7 +71,8 @@ class Quantiser {
     const CalibrationWindows windows = windows_of(kGptqWindow, tokens);
     GptqOptions options;
     options.group_size = options_.group_size;
-    SequentialGptq gptq(*backend_, weights_, runner_, windows, options, parallel_for_);
+    LayerRunner quantised(*backend_, config_, config_.max_position_embeddings);
+    SequentialGptq gptq(*backend_, weights_, quantised, runner_, windows, options, parallel_for_);
     std::vector<QuantizedLayer> out;
     for (const StackedLayer& layer : layers) out.push_back(gptq.next(layer));
     return out;

@@ -1,5 +1,5 @@
-// The quantisers put to work on a layer: which statistics go to which matrix, and what each matrix
-// sees of those that were quantised before it.
+// Round to nearest put to work on a layer: which statistics go to which matrix, and what the report
+// says of it.
 #include "engine/quantize_layer.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ void expect_same(const QuantizedMatrix& found, const QuantizedMatrix& expected) 
   EXPECT_TRUE(found.scales == expected.scales);
 }
 
-class LayerQuantisers : public testing::Test {
+class LayerRounding : public testing::Test {
  protected:
   std::filesystem::path model() {
     return write_toy_model(folder_ / "toy", quantizable_toy_model());
@@ -45,7 +45,7 @@ TEST(RelativeError, IsWeighedByImportance) {
 
 // ---- round to nearest ---------------------------------------------------------------------------
 
-TEST_F(LayerQuantisers, RoundToNearestIsAFunctionOfWeightsAndStatistics) {
+TEST_F(LayerRounding, IsAFunctionOfWeightsAndStatistics) {
   QuantizeCase toy(model());
   const auto layers = toy.calibrate(windows_);
   const StackedLayer layer = stack_layer(layers[1].weights, 1);
@@ -67,7 +67,7 @@ TEST_F(LayerQuantisers, RoundToNearestIsAFunctionOfWeightsAndStatistics) {
   }
 }
 
-TEST_F(LayerQuantisers, SearchedScalesServeTheInputsBetter) {
+TEST_F(LayerRounding, SearchedScalesServeTheInputsBetter) {
   QuantizeCase toy(model());
   PackedOptions simple = toy.options;
   simple.scale_rule = ScaleRule::MinMax;
@@ -78,95 +78,6 @@ TEST_F(LayerQuantisers, SearchedScalesServeTheInputsBetter) {
     for (std::size_t m = 0; m < 4; ++m) {
       EXPECT_LE(searched.reports[m].relative_error, min_max.reports[m].relative_error);
     }
-  }
-}
-
-// ---- GPTQ ---------------------------------------------------------------------------------------
-
-TEST_F(LayerQuantisers, GptqIsNeverWorseThanRoundToNearest) {
-  for (const int group_size : {64, 128}) {
-    QuantizeCase toy(model());
-    GptqOptions options;
-    options.group_size = group_size;
-    SequentialGptq gptq(*toy.backend, toy.weights, toy.runner, windows_, options, {});
-    int index = 0;
-    for (const CalibratedLayer& calibrated : toy.calibrate(windows_)) {
-      const QuantizedLayer layer = gptq.next(stack_layer(calibrated.weights, index++));
-      for (const MatrixReport& report : layer.reports) {
-        EXPECT_GE(report.relative_loss, 0) << report.name;
-        EXPECT_LE(report.relative_loss, report.rtn_loss) << report.name;
-      }
-    }
-  }
-}
-
-// Every input once more, by hand and in another way: all windows together go through one op after
-// the other.
-TEST_F(LayerQuantisers, GptqSeesWhatTheQuantisedMatricesBeforeGive) {
-  QuantizeCase toy(model());
-  const GptqOptions options;
-  SequentialGptq gptq(*toy.backend, toy.weights, toy.runner, windows_, options, {});
-  std::vector<StackedLayer> layers;
-  for (CalibratedLayer& calibrated : toy.calibrate(windows_)) {
-    layers.push_back(stack_layer(std::move(calibrated.weights), static_cast<int>(layers.size())));
-  }
-  HiddenStates hidden(*toy.backend, toy.weights, windows_);
-  LayerRunner runner(*toy.backend, toy.config, 64);
-  const auto expect_next = [&](const QuantizedMatrix& found, const HostMatrix& w,
-                               const auto& input) {
-    SquareMatrix h(w.cols);
-    for (std::int64_t i = 0; i < hidden.num_windows(); ++i) {
-      accumulate_hessian(h, input(hidden.window(i)).view(), {});
-    }
-    mirror_lower(h);
-    const GptqFactor factor = factor_hessian(w.name, h, options, {});
-    expect_same(found, quantize_gptq(w, h, factor, options, {}).matrix);
-    return dequantize(found);
-  };
-  for (const StackedLayer& layer : layers) {
-    const QuantizedLayer found = gptq.next(layer);
-    HostMatrix seen = expect_next(found.matrices[0], layer[0],
-                                  [&](MatrixView<float> x) { return runner.normalised(x); });
-    runner.set_qkv_proj({&seen});
-    seen = expect_next(found.matrices[1], layer[1], [&](MatrixView<float> x) {
-      runner.attend(x);
-      return runner.attention_output();
-    });
-    runner.set_o_proj({&seen});
-    for (std::int64_t i = 0; i < hidden.num_windows(); ++i) {
-      runner.attend(hidden.window(i));
-      runner.add_attention(hidden.window(i));
-    }
-    seen = expect_next(found.matrices[2], layer[2],
-                       [&](MatrixView<float> x) { return runner.normalised(x); });
-    runner.set_gate_up_proj({&seen});
-    seen = expect_next(found.matrices[3], layer[3], [&](MatrixView<float> x) {
-      runner.feed(x);
-      return runner.swiglu_output();
-    });
-    runner.set_down_proj({&seen});
-    for (std::int64_t i = 0; i < hidden.num_windows(); ++i) {
-      runner.feed(hidden.window(i));
-      runner.add_feed(hidden.window(i));
-    }
-  }
-}
-
-TEST_F(LayerQuantisers, InputsThatAreAlwaysZeroAreReported) {
-  // Two channels of up_proj that give nothing.
-  const auto toy_folder = write_changed_toy_model(
-      folder_ / "dead", quantizable_toy_model(), [](std::vector<NamedTensor>& tensors) {
-        std::string& bytes = tensor_named(tensors, "model.layers.0.mlp.up_proj.weight").bytes;
-        std::fill_n(bytes.begin() + 2 * 128 * 17, 2 * 2 * 128, '\0');
-      });
-  QuantizeCase toy(toy_folder);
-  SequentialGptq gptq(*toy.backend, toy.weights, toy.runner, windows_, GptqOptions{}, {});
-  const QuantizedLayer layer = gptq.next(stack_layer(toy.calibrate(windows_).front().weights, 0));
-  EXPECT_EQ(layer.reports[3].note, "2 inputs are always zero");
-  EXPECT_EQ(layer.reports[0].note, "");
-  for (std::int64_t r = 0; r < layer.matrices[3].rows; ++r) {
-    EXPECT_EQ(layer.matrices[3].row(r)[17], 0);
-    EXPECT_EQ(layer.matrices[3].row(r)[18], 0);
   }
 }
 

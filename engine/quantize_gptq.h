@@ -1,0 +1,54 @@
+// GPTQ layer by layer: the layers that are quantised already process the calibration text, and the
+// matrices of a layer see what the quantised ones before them give. What is done to one matrix is
+// loader/gptq.h.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "engine/quantize_layer.h"
+#include "loader/gptq.h"
+
+namespace fut {
+
+// How the note of a matrix begins that GPTQ had to leave to round-to-nearest.
+inline constexpr std::string_view kRoundedToNearest = "rounded to nearest";
+
+// Layers in order. Two streams of hidden states go through the model: one through the quantised
+// matrices, which Hessians are taken of, and one through the weights as they were, which tells what
+// the inputs should have been (GptqOptions::upstream_share).
+class SequentialGptq {
+ public:
+  // What is passed must outlive it. The runners, one for each stream, are free between two calls.
+  SequentialGptq(Backend& backend, const WeightTransforms& weights, LayerRunner& quantised,
+                 LayerRunner& original, const CalibrationWindows& windows,
+                 const GptqOptions& options, ParallelFor parallel_for);
+
+  // Throws Data as factor_hessian and quantize_gptq.
+  [[nodiscard]] QuantizedLayer next(const StackedLayer& layer, const MatrixDone& done = {});
+
+ private:
+  struct Stream {
+    LayerRunner& runner;
+    HiddenStates hidden;
+  };
+  // What a matrix sees of one window.
+  using Input = std::function<HostRows(LayerRunner& runner, MatrixView<float> x)>;
+  // Sums over tokens: of x x^T, and of (x0 - x) x^T with x0 as it was.
+  struct Moments {
+    SquareMatrix h, g;
+  };
+  [[nodiscard]] bool looks_upstream() const { return options_.upstream_share > 0; }
+  [[nodiscard]] Moments moments(std::int64_t size, const Input& input);
+  // Quantises matrix `which`, and returns it as the next ops should see it.
+  HostMatrix quantize(const HostMatrix& w, const Moments& moments, PackedMatrix which,
+                      QuantizedLayer& out) const;
+  void load_original(const StackedLayer& layer);
+  void finish_layer();
+
+  Stream quantised_, original_;
+  GptqOptions options_;
+  ParallelFor parallel_for_;
+};
+
+}  // namespace fut

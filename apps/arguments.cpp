@@ -55,6 +55,12 @@ Error unknown_flag(const Command& command, std::span<const Command> commands,
       }
     }
   }
+  for (const Command& other : commands) {
+    if (find_flag(other, word) == nullptr || other.name.empty()) continue;
+    return usage_error(
+        "{}: unknown flag {}; it is one of fut {}, and {} --help lists what there is", program,
+        word, other.name, program);
+  }
   const auto near = nearest_name(word, all_names(command));
   if (near) return usage_error("{}: unknown flag {}; did you mean {}?", program, word, *near);
   return usage_error("{}: unknown flag {}; {} --help lists what there is", program, word, program);
@@ -90,12 +96,18 @@ class WordReader {
     if (word == "-h" || word == "--help") {
       resolved.help = true;
     } else if (!looks_like_flag(word)) {
-      throw usage_error(
-          "fut {}: '{}' belongs to no flag; a prompt is given with -p, a model with -m",
-          command_.name, word);
+      throw usage_error("fut {}: '{}' belongs to no flag; {}a model is given with -m",
+                        command_.name, word, text_hint());
     } else if (!read_whole_word(word, resolved) && !read_switches(word, resolved)) {
       throw unknown_flag(command_, commands_, word.substr(0, word.find('=')));
     }
+  }
+
+  // How this command takes its text.
+  [[nodiscard]] std::string_view text_hint() const {
+    if (find_flag(command_, "-p") != nullptr) return "a prompt is given with -p, ";
+    if (find_flag(command_, "-f") != nullptr) return "a text file is given with -f, ";
+    return "";
   }
 
   // "--temp 1", "--temp=1", "-n 5", "-n=5", "-sys TEXT", "-n5".
@@ -154,7 +166,10 @@ class WordReader {
   std::size_t next_ = 0;
 };
 
-bool conflict(const Flag& a, const Flag& b) {
+bool conflict(const GivenFlag& first, const GivenFlag& second) {
+  if (first.off || second.off) return false;
+  const Flag& a = *first.flag;
+  const Flag& b = *second.flag;
   const auto names = [](const Flag& flag, const std::string& other) {
     return std::find(flag.conflicts.begin(), flag.conflicts.end(), other) != flag.conflicts.end();
   };
@@ -170,7 +185,7 @@ void check_one_level(const std::vector<GivenFlag>& given) {
         throw usage_error("{} is given twice (first as {}); give it once", given[i].argument.source,
                           given[j].argument.source);
       }
-      if (conflict(a, b)) {
+      if (conflict(given[j], given[i])) {
         throw usage_error("{} and {} exclude each other; give one of them",
                           given[j].argument.source, given[i].argument.source);
       }
@@ -183,11 +198,9 @@ void merge_lower_level(std::vector<GivenFlag>& given, std::vector<GivenFlag> low
   check_one_level(lower);
   const std::size_t higher = given.size();
   for (GivenFlag& candidate : lower) {
-    const bool taken =
-        std::any_of(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(higher),
-                    [&](const GivenFlag& g) {
-                      return g.flag == candidate.flag || conflict(*g.flag, *candidate.flag);
-                    });
+    const bool taken = std::any_of(
+        given.begin(), given.begin() + static_cast<std::ptrdiff_t>(higher),
+        [&](const GivenFlag& g) { return g.flag == candidate.flag || conflict(g, candidate); });
     if (!taken) given.push_back(std::move(candidate));
   }
 }
@@ -200,11 +213,13 @@ std::string variable_name(std::string_view name) {
   return variable;
 }
 
+bool means_on(std::string_view text) {
+  return text == "1" || text == "true" || text == "on" || text == "yes";
+}
+
 // A switch in the environment or in a file: on or off in words.
 bool is_on(const Argument& argument) {
-  for (const std::string_view on : {"1", "true", "on", "yes"}) {
-    if (argument.text == on) return true;
-  }
+  if (means_on(argument.text)) return true;
   for (const std::string_view off : {"0", "false", "off", "no"}) {
     if (argument.text == off) return false;
   }
@@ -212,13 +227,18 @@ bool is_on(const Argument& argument) {
                     argument.source, argument.text);
 }
 
-void add_worded(const Flag& flag, Argument argument, std::vector<GivenFlag>& given) {
+// A false value is the --no- twin; without a twin the switch keeps its default, which is off.
+void add_worded(const Command& command, const Flag& flag, Argument argument,
+                std::vector<GivenFlag>& given) {
   argument.typed = false;
-  if (is_switch(flag)) {
-    if (!is_on(argument)) return;
-    argument.text.clear();
+  if (!is_switch(flag)) {
+    given.push_back({&flag, std::move(argument)});
+    return;
   }
-  given.push_back({&flag, std::move(argument)});
+  const bool on = is_on(argument);
+  argument.text.clear();
+  const Flag* twin = on ? nullptr : find_flag(command, "--no-" + flag_name(flag).substr(2));
+  given.push_back({twin != nullptr ? twin : &flag, std::move(argument), !on && twin == nullptr});
 }
 
 std::vector<GivenFlag> read_environment(const Command& command, const Environment& environment) {
@@ -228,7 +248,7 @@ std::vector<GivenFlag> read_environment(const Command& command, const Environmen
       if (!name.starts_with("--")) continue;
       const std::string variable = variable_name(name);
       if (auto value = environment(variable)) {
-        add_worded(flag, Argument{std::move(*value), variable}, given);
+        add_worded(command, flag, Argument{std::move(*value), variable}, given);
         break;
       }
     }
@@ -260,7 +280,7 @@ std::vector<GivenFlag> read_config_file(const Command& command, std::span<const 
     const Flag* flag = find_flag(command, name);
     if (flag != nullptr && flag_name(*flag) != "--config") {
       const std::string source = fmt::format("{}:{} ({})", path, number, name.substr(2));
-      add_worded(*flag, Argument{trimmed(line.substr(equals + 1)), source}, given);
+      add_worded(command, *flag, Argument{trimmed(line.substr(equals + 1)), source}, given);
       continue;
     }
     // One file may serve every command: what another command knows is passed over.
@@ -307,7 +327,7 @@ bool json_was_requested(std::span<const std::string> words, const Environment& e
   // There, -o is a folder.
   if (!words.empty() && words[0] == "quantize") {
     return std::find(words.begin(), words.end(), "--json") != words.end() ||
-           environment("FUT_JSON").has_value();
+           means_on(environment("FUT_JSON").value_or(""));
   }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string_view word = words[i];

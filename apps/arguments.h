@@ -17,6 +17,7 @@ namespace fut::app {
 struct GivenFlag {
   const Flag* flag = nullptr;
   Argument argument;
+  bool off = false;  // a switch with a false value: sets nothing, nor do lower levels set it
 };
 
 struct Resolved {
@@ -30,7 +31,8 @@ using Environment = std::function<std::optional<std::string>(const std::string&)
 
 // `words` is argv without the program's name; commands[0] is the program itself. The command line
 // wins over the environment (FUT_ and the flag's name in capitals), which wins over the file that
-// --config names. A flag of a lower level that conflicts with one of a higher level is dropped.
+// --config names. There, a switch has a value in words; a false one stands for the switch's --no-
+// twin. A flag of a lower level that conflicts with one of a higher level is dropped.
 // Throws Usage for unknown commands and flags (the nearest one is suggested), a flag given twice, a
 // missing value and flags that exclude each other; Data for a configuration file that cannot be
 // read.

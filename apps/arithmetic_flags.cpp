@@ -8,20 +8,19 @@ namespace {
 // Sizes that no model has are refused here, those that this model has not by resolve_kv_cache.
 constexpr int kMostHeadDim = 1024;
 
-Flags kv_cache_flags(KvCacheChoice& o) {
-  Flags flags = {
-      {{"--kv-cache-dtype"},
-       "int4|bf16",
-       kArithmeticSection,
-       "What keys and values are kept as [int4: int4; fp8 and bf16: bf16; f32: f32]",
-       [&o](const Argument& a) {
-         o.has_dtype = true;
-         o.dtype = parse_choice(a, {"int4", "bf16"}) == 0 ? KvCacheDtype::Int4 : KvCacheDtype::Bf16;
-       }}};
-  append(flags,
-         on_off_flags("kv-rotation", kArithmeticSection,
-                      "INT4 cache: rotate keys and queries by a Hadamard matrix [on]",
-                      "INT4 cache: keep keys as they are", [&o](bool on) { o.rotate = on; }));
+// `set`, and a note of how the flag was typed.
+std::function<void(const Argument&)> noting_name(std::string& typed,
+                                                 std::function<void(const Argument&)> set) {
+  return [&typed, set = std::move(set)](const Argument& a) {
+    if (a.typed) typed = a.source;
+    set(a);
+  };
+}
+
+Flags int4_cache_flags(KvCacheChoice& o) {
+  Flags flags = on_off_flags("kv-rotation", kArithmeticSection,
+                             "INT4 cache: rotate keys and queries by a Hadamard matrix [on]",
+                             "INT4 cache: keep keys as they are", [&o](bool on) { o.rotate = on; });
   append(flags,
          {{{"--kv-rotation-block"},
            "N",
@@ -41,6 +40,24 @@ Flags kv_cache_flags(KvCacheChoice& o) {
   return flags;
 }
 
+Flags kv_cache_flags(ArithmeticOptions& arithmetic) {
+  KvCacheChoice& o = arithmetic.kv_cache;
+  Flags flags = {
+      {{"--kv-cache-dtype"},
+       "int4|bf16",
+       kArithmeticSection,
+       "What keys and values are kept as [int4: int4; fp8 and bf16: bf16; f32: f32]",
+       [&o](const Argument& a) {
+         o.has_dtype = true;
+         o.dtype = parse_choice(a, {"int4", "bf16"}) == 0 ? KvCacheDtype::Int4 : KvCacheDtype::Bf16;
+       }}};
+  for (Flag flag : int4_cache_flags(o)) {
+    flag.set = noting_name(arithmetic.typed_int4_cache_flag, std::move(flag.set));
+    flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
 }  // namespace
 
 Precision parse_precision(const Argument& argument) {
@@ -55,46 +72,54 @@ Flags arithmetic_flags(ArithmeticOptions& o) {
                   kArithmeticSection,
                   "int4: FP8 prefill, INT4 decode, INT4 cache; fp8: both in FP8; bf16; f32: the "
                   "weights as stored, in float32 [int4]",
-                  [&o](const Argument& a) { o.precision = parse_precision(a); }}};
-  append(flags, kv_cache_flags(o.kv_cache));
-  append(flags,
-         {{{"--head"},
-           "int8|bf16",
-           kArithmeticSection,
-           "Output head of int4 and fp8 [int8]",
-           [&o](const Argument& a) {
-             o.head = parse_choice(a, {"int8", "bf16"}) == 0 ? HeadChoice::Int8 : HeadChoice::Bf16;
-           },
-           false,
-           {"--rescore-head"}},
-          {{"--rescore-head"},
-           "",
-           kArithmeticSection,
-           "INT8 head, the best 64 logits computed once more from BF16",
-           [&o](const Argument&) { o.head = HeadChoice::Int8Rescored; }}});
+                  [&o](const Argument& a) {
+                    o.precision = parse_precision(a);
+                    o.precision_given = true;
+                  }}};
+  append(flags, kv_cache_flags(o));
+  append(
+      flags,
+      {{{"--head"},
+        "int8|bf16",
+        kArithmeticSection,
+        "Output head of int4 and fp8 [int8]",
+        noting_name(
+            o.typed_head_flag,
+            [&o](const Argument& a) {
+              o.head = parse_choice(a, {"int8", "bf16"}) == 0 ? HeadChoice::Int8 : HeadChoice::Bf16;
+            }),
+        false,
+        {"--rescore-head"}},
+       {{"--rescore-head"},
+        "",
+        kArithmeticSection,
+        "INT8 head, the best 64 logits computed once more from BF16",
+        noting_name(o.typed_head_flag,
+                    [&o](const Argument&) { o.head = HeadChoice::Int8Rescored; })}});
   return flags;
 }
 
 Flags copy_flags(ModelOptions& o) {
-  return {{{"--cache-dir"},
-           "DIR",
-           kArithmeticSection,
-           "Where int4 and fp8 keep the quantised copy of a checkpoint [$XDG_CACHE_HOME/fut, else "
-           "~/.cache/fut]",
-           set_text(o.copies.cache_dir, "folder")},
-          {{"--no-cache"},
-           "",
-           kArithmeticSection,
-           "Quantise into a temporary folder, and remove it",
-           turn_off(o.copies.keep),
-           false,
-           {"--cache-dir"}},
-          {{"--check-tensors"},
-           "",
-           kModelSection,
-           "Refuse weights that hold NaN or infinity; compare a quantised copy with its whole "
-           "source",
-           turn_on(o.check_tensors)}};
+  return {
+      {{"--cache-dir"},
+       "DIR",
+       kArithmeticSection,
+       "Where int4 and fp8 keep the quantised copy of a checkpoint [$XDG_CACHE_HOME/fut, else "
+       "~/.cache/fut]",
+       set_text(o.copies.cache_dir, "folder")},
+      {{"--no-cache"},
+       "",
+       kArithmeticSection,
+       "Quantise into a temporary folder, and remove it",
+       turn_off(o.copies.keep),
+       false,
+       {"--cache-dir"}},
+      {{"--check-tensors"},
+       "",
+       kModelSection,
+       "Refuse weights that hold NaN or infinity; compare the automatic quantised copy with its "
+       "whole source. Quantised folders meet their checksums on every load",
+       turn_on(o.check_tensors)}};
 }
 
 }  // namespace fut::app

@@ -188,12 +188,21 @@ class LineLoop {
       conversation_.clear();
       if (is_terminal()) write_to_standard_error("the conversation starts again\n");
     } else if (!is_terminal()) {
+      tell_if_said(line.substr(0, line.find(' ')));
       return false;  // a script's line is said, whatever it starts with
     } else {
       log_error("no command {}: /help lists them; put a blank in front to say it",
                 line.substr(0, line.find(' ')));
     }
     return true;
+  }
+
+  // "/claer" is more likely a slip than "/etc/hosts".
+  static void tell_if_said(const std::string& word) {
+    if (word.size() < 2 || word.find_first_not_of("abcdefghijklmnopqrstuvwxyz", 1) != word.npos) {
+      return;
+    }
+    log_warning("no command {}: the line is said to the model; /help lists the commands", word);
   }
 
   // The first Ctrl-C at a prompt tells how to leave, the next one leaves.

@@ -48,7 +48,7 @@ void add_flag(CLI::App& app, const Flag& flag, const Resolved& resolved) {
         cli11_names(flag),
         [&flag, &resolved](std::int64_t) {
           for (const GivenFlag& g : resolved.given) {
-            if (g.flag == &flag) flag.set(g.argument);
+            if (g.flag == &flag && !g.off) flag.set(g.argument);
           }
         },
         help_of(flag));
@@ -91,6 +91,7 @@ void apply_arguments(std::span<const Command> commands, const Resolved& resolved
   std::vector<std::string> words;
   if (!resolved.command->name.empty()) words.push_back(resolved.command->name);
   for (std::size_t i = 0; i < resolved.given.size(); ++i) {
+    if (resolved.given[i].off) continue;
     const Flag& flag = *resolved.given[i].flag;
     words.push_back(flag_name(flag));
     if (!flag.value.empty()) words.push_back(std::to_string(i));

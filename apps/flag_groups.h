@@ -29,11 +29,11 @@ inline constexpr const char* kArithmeticSection = "Arithmetic";
 inline constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 bad model, tokenizer, template "
     "or "
-    "input,\n4 does not fit in memory or context, 5 no usable device, 130 interrupted, 143 "
-    "terminated.\n"
+    "input,\n4 does not fit in memory or context, 5 no usable device, 129 hung up, 130 "
+    "interrupted, 143 terminated.\n"
     "Every long flag can be set by an environment variable: --top-k by FUT_TOP_K. The command line "
-    "wins over\nthe environment, which wins over the file of --config. A value that starts with a "
-    "dash: --prompt=-x.";
+    "wins over\nthe environment, which wins over the file of --config. A switch has a value "
+    "there: FUT_KV_ROTATION=0 is\n--no-kv-rotation. A value that starts with a dash: --prompt=-x.";
 
 [[nodiscard]] Flag model_flag(std::string& model);
 [[nodiscard]] Flags device_flags(DeviceRequest& device);

@@ -1,10 +1,12 @@
 // fut inspect: what a model folder holds. Reads small files and headers, no device. A folder that has
 // no weights or no tokenizer yet is described as far as it goes; what is there has to be sound.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "apps/commands.h"
 #include "apps/describe_model.h"
+#include "apps/escape.h"
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
 #include "apps/progress.h"
@@ -63,7 +65,26 @@ Json describe_generation(const GenerationDefaults& d) {
   return json;
 }
 
-// "key: value" lines; nested objects are indented, lists of numbers stay on their line.
+// A number, a word, a list or an object on one line: "model.safetensors, tensors 21".
+std::string plain(const Json& value) {
+  if (value.is_null()) return "none";
+  if (value.is_string()) return escape_controls(value.get<std::string>());
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    constexpr double kMostWhole = 1e15;
+    const bool whole = std::abs(number) < kMostWhole && number == std::trunc(number);
+    return whole ? fmt::format("{:.0f}", number) : fmt::format("{:.4g}", number);
+  }
+  if (!value.is_structured()) return value.dump();
+  std::vector<std::string> parts;
+  for (const auto& [key, child] : value.items()) {
+    const bool named = value.is_object() && key != "name";
+    parts.push_back(named ? fmt::format("{} {}", key, plain(child)) : plain(child));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// "key: value" lines; nested objects are indented, the items of a list have a line each.
 void append_lines(std::string& text, const Json& value, int depth) {
   for (const auto& [key, child] : value.items()) {
     const std::string indent(static_cast<std::size_t>(depth) * 2, ' ');
@@ -74,14 +95,19 @@ void append_lines(std::string& text, const Json& value, int depth) {
       append_lines(text, child, depth + 1);
     } else if (child.is_array()) {
       text += fmt::format("{}{}\n", indent, key);
-      for (const Json& item : child) text += indent + "  " + json_line(item);
+      for (const Json& item : child) text += fmt::format("{}  {}\n", indent, plain(item));
     } else {
-      const std::string shown = child.is_string() ? child.get<std::string>()
-                                : child.is_null() ? "none"
-                                                  : child.dump();
-      text += fmt::format("{}{}: {}\n", indent, key, shown);
+      text += fmt::format("{}{}: {}\n", indent, key, plain(child));
     }
   }
+}
+
+// The number alone says nothing to people.
+void explain_version(Json& document) {
+  const Json::json_pointer place("/weights/version");
+  if (!document.contains(place)) return;
+  document[place] = fmt::format("{} (of the file's layout; another one has to be quantised anew)",
+                                plain(document[place]));
 }
 
 // A large model has hundreds of matrices: the worst of them for people.
@@ -186,6 +212,7 @@ int inspect(const InspectOptions& options, Reporter& reporter) {
   document["notices"] = findings.notices;
   if (reporter.is_text()) {
     if (options.log.verbosity < kInfoVerbosity) shorten_report(document);
+    explain_version(document);
     std::string text;
     append_lines(text, document, 0);
     reporter.text(text);

@@ -6,6 +6,7 @@
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/input_files.h"
 #include "apps/logging.h"
 #include "apps/signals.h"
 #include "apps/version.h"
@@ -63,6 +64,7 @@ int run_with(int (*command)(const Options&, Reporter&), const Options& options,
              Reporter& reporter) {
   set_up_logging(options.log);
   if constexpr (requires { options.output; }) {
+    refuse_input_as_output(options.output.file, input_files(options));
     reporter.configure(options.output);
   } else {
     reporter.configure({options.json ? OutputFormat::Json : OutputFormat::Text, {}});
@@ -92,6 +94,15 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
   if (set.program.version) return print(version_text(), reporter);
   return print(device_lines(), reporter);
+}
+
+// What an interrupted command leaves.
+std::string_view interrupted_text(std::span<const std::string> words) {
+  const std::string_view command = words.empty() ? std::string_view() : words.front();
+  if (command == "quantize") return "interrupted; nothing was written under the target folder";
+  if (command == "perplexity") return "interrupted; there is no result";
+  if (command == "run" || command == "chat") return "interrupted before the reply was complete";
+  return "interrupted";
 }
 
 int fail(Reporter& reporter, int code, std::string_view kind, std::string_view message) {
@@ -128,7 +139,7 @@ int main(int argc, char** argv) {
   } catch (const Interrupted& e) {
     const int code = exit_code_of_signal(e.signal());
     reporter.document()["finish_reason"] = "interrupt";
-    return fail(reporter, code, "interrupt", "interrupted before the reply was complete");
+    return fail(reporter, code, "interrupt", interrupted_text(words));
   } catch (const std::bad_alloc&) {
     const int code = static_cast<int>(ErrorKind::Capacity);
     return fail(reporter, code, "capacity", "out of memory");

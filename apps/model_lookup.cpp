@@ -194,9 +194,23 @@ FoundFolder find_demonstration_model(Wanted wanted) {
       folder.string(), reason);
 }
 
+// A command or a flag to go on with.
+std::string what_next(const std::string& argument, Wanted wanted, std::string_view flag) {
+  const fs::path path = argument;
+  const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
+  if (is_folder(path)) return "ls " + argument;
+  if (is_file(path) && missing_in(parent, wanted).empty()) {
+    return fmt::format("pass the folder, {} {}", flag, parent);
+  }
+  const auto name = hub_name(argument);
+  if (!name) return "ls " + parent;
+  return fmt::format("hf download {}{}", name->repository,
+                     name->revision.empty() ? "" : " --revision " + name->revision);
+}
+
 }  // namespace
 
-FoundFolder find_model_folder(const std::string& argument, Wanted wanted) {
+FoundFolder find_model_folder(const std::string& argument, Wanted wanted, std::string_view flag) {
   if (argument.empty()) return find_demonstration_model(wanted);
   FoundFolder found;
   const std::string reason = missing_in(argument, wanted);
@@ -209,15 +223,9 @@ FoundFolder find_model_folder(const std::string& argument, Wanted wanted) {
   if (found.tried.empty()) found.tried.push_back(fmt::format("{}: {}", argument, reason));
   const auto name = hub_name(argument);
   if (name && look_in_cache(*name, wanted, found)) return found;
-  const std::string next =
-      name ? fmt::format("hf download {}{}", name->repository,
-                         name->revision.empty() ? "" : " --revision " + name->revision)
-           : "ls " + (fs::path(argument).has_parent_path()
-                          ? fs::path(argument).parent_path().string()
-                          : std::string("."));
-  throw data_error("no {} for -m {}; tried {}; next: {}",
-                   wanted == Wanted::Model ? "model" : "tokenizer", argument,
-                   fmt::join(found.tried, "; "), next);
+  throw data_error("no {} for {} {}; tried {}; next: {}",
+                   wanted == Wanted::Model ? "model" : "tokenizer", flag, argument,
+                   fmt::join(found.tried, "; "), what_next(argument, wanted, flag));
 }
 
 }  // namespace fut::app

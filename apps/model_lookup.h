@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fut::app {
@@ -22,7 +23,8 @@ struct FoundFolder {
 // org/name[@revision] in the Hugging Face cache (HF_HUB_CACHE, else HF_HOME/hub, else
 // HUGGINGFACE_HUB_CACHE, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub). An
 // empty argument is the demonstration model beside the program. Throws Data that lists the places
-// and what was missing in each, and what to type next.
-[[nodiscard]] FoundFolder find_model_folder(const std::string& argument, Wanted wanted);
+// and what was missing in each, and what to type next; `flag` is where the argument comes from.
+[[nodiscard]] FoundFolder find_model_folder(const std::string& argument, Wanted wanted,
+                                            std::string_view flag = "-m");
 
 }  // namespace fut::app

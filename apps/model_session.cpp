@@ -23,12 +23,35 @@ void tell(const std::vector<std::string>& notices) {
 }
 
 // The precision has to suit the folder before anything expensive happens.
-void check_precision(const OpenedModel& model) {
+void check_precision(const OpenedModel& model, const std::string& model_flag) {
   constexpr int kSmallestGroup = 64;
   if (is_quantized(model.precision)) {
     require_packable(model.folder, kSmallestGroup);
   } else if (model.is_packed) {
-    throw no_original_weights(model.folder.path, model.folder.config, model.precision);
+    throw no_original_weights(model.folder.path, model.folder.config, model.precision, model_flag);
+  }
+}
+
+// A typed flag that would do nothing is a mistake.
+void check_flags_act(const ArithmeticOptions& options, const OpenedModel& model) {
+  if (!options.typed_head_flag.empty() && !is_quantized(model.precision)) {
+    throw usage_error("{} is about the output head of int4 and fp8, and {} has none of its own",
+                      options.typed_head_flag, precision_name(model.precision));
+  }
+  if (!options.typed_int4_cache_flag.empty() && model.kv_cache.dtype != KvCacheDtype::Int4) {
+    throw usage_error(
+        "{} is about an INT4 cache, and this one is in {}; {}", options.typed_int4_cache_flag,
+        kv_cache_dtype_name(model.kv_cache.dtype),
+        model.precision == Precision::F32 ? "f32 has no other" : "add --kv-cache-dtype int4");
+  }
+}
+
+// Shown under -q too: the run computes in something else than it would have.
+void warn_in_any_case(std::string_view message) {
+  if (is_logged(LogLevel::Warning)) {
+    log_warning("{}", message);
+  } else {
+    write_to_standard_error(fmt::format("warning: {}\n", message));
   }
 }
 
@@ -75,7 +98,8 @@ Model load_any(Backend& backend, OpenedModel& model, const ModelOptions& options
     return load_copy(backend, model, options);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::Runtime || no_room == NoRoom::Fail) throw;
-    log_warning("{}; without a quantised copy this run computes in bf16", e.what());
+    warn_in_any_case(
+        fmt::format("{}; without a quantised copy this run computes in bf16", e.what()));
   }
   model.precision = Precision::Bf16;
   model.kv_cache =
@@ -94,7 +118,7 @@ void require_packable(const ModelFolder& folder, int group_size) {
 }
 
 OpenedModel open_model(const ModelOptions& options) {
-  const FoundFolder found = find_model_folder(options.model, Wanted::Model);
+  const FoundFolder found = find_model_folder(options.model, Wanted::Model, options.model_flag);
   for (const std::string& place : found.tried) log_info("looked for the model in {}", place);
   if (!found.notice.empty()) log_warning("{}", found.notice);
   std::string notice;
@@ -107,9 +131,10 @@ OpenedModel open_model(const ModelOptions& options) {
   tell(model.folder.notices);
   model.is_packed = PackedModel::is_packed(found.path);
   model.precision = options.arithmetic.precision;
-  check_precision(model);
+  check_precision(model, options.model_flag);
   model.kv_cache =
       resolve_kv_cache(model.folder.config, model.precision, options.arithmetic.kv_cache);
+  check_flags_act(options.arithmetic, model);
   model.context_tokens =
       resolve_context_tokens(model.folder.config, options.context_tokens.value_or(0));
   return model;
@@ -127,7 +152,8 @@ Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& opt
 }
 
 Engine load_engine(OpenedModel& model, const ModelOptions& options) {
-  Model weights = load_weights(*model.backend, model, options, NoRoom::ComputeInBf16);
+  const NoRoom no_room = options.arithmetic.precision_given ? NoRoom::Fail : NoRoom::ComputeInBf16;
+  Model weights = load_weights(*model.backend, model, options, no_room);
   EngineOptions engine_options;
   engine_options.context_tokens = model.context_tokens;
   engine_options.kv_cache = model.kv_cache;
@@ -140,7 +166,7 @@ Engine load_engine(OpenedModel& model, const ModelOptions& options) {
 void add_arithmetic(Json& document, const OpenedModel& model) {
   document["precision"] = precision_name(model.precision);
   Json& cache = document["kv_cache"];
-  cache["dtype"] = kv_cache_dtype_name(model.kv_cache.dtype);
+  cache = {{"dtype", kv_cache_dtype_name(model.kv_cache.dtype)}};  // nothing of an earlier answer
   if (model.kv_cache.dtype == KvCacheDtype::Int4) {
     cache["rotation_block"] = model.kv_cache.rotation_block;
     cache["group"] = model.kv_cache.group;

@@ -26,8 +26,8 @@ void require_packable(const ModelFolder& folder, int group_size);
 
 // Finds the folder, makes the backend and reads all files but the weights; tells the user notices.
 // Throws Data (also for a precision that this folder or shape cannot have), Device (before any file
-// of the model is opened), Usage for a context that the model does not have or a cache that does
-// not go with the precision.
+// of the model is opened), Usage for a context that the model does not have, a cache that does not
+// go with the precision or typed flags that the precision has no use for.
 [[nodiscard]] OpenedModel open_model(const ModelOptions& options);
 
 // What to do where a checkpoint has to be quantised and there is no room for it on any disk.
@@ -42,7 +42,8 @@ enum class NoRoom {
 [[nodiscard]] Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& options,
                                  NoRoom no_room);
 
-// load_weights, ready to generate. The engine refers to model.backend.
+// load_weights, ready to generate. The engine refers to model.backend. Without room for a copy only a
+// precision that nobody asked for gives way to bf16.
 [[nodiscard]] Engine load_engine(OpenedModel& model, const ModelOptions& options);
 
 // Adds precision and kv_cache.

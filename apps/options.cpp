@@ -173,14 +173,16 @@ Command tokenize_command(TokenizeOptions& o) {
 
 Command inspect_command(InspectOptions& o) {
   Command command{"inspect",
-                  "What a model folder holds; reads headers, no weights",
+                  "What a model folder holds; reads headers and small tensors, no weight matrices",
                   kExitCodes,
                   {model_flag(o.model)}};
-  command.flags.push_back({{"--check-tensors"},
-                           "",
-                           kModelSection,
-                           "Read a quantised folder whole and compare it with its checksums",
-                           turn_on(o.check_tensors)});
+  command.flags.push_back(
+      {{"--check-tensors"},
+       "",
+       kModelSection,
+       "Read a quantised folder whole and compare it with its checksums; without it those of what "
+       "is read are compared",
+       turn_on(o.check_tensors)});
   append(command.flags, output_flags(o.output, "Form of the report [text]"));
   append(command.flags, log_flags(o.log));
   return command;

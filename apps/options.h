@@ -27,8 +27,11 @@ struct OutputOptions {
 // What a model computes with.
 struct ArithmeticOptions {
   Precision precision = Precision::Int4;
+  bool precision_given = false;
   KvCacheChoice kv_cache;
   HeadChoice head = HeadChoice::Int8;
+  std::string typed_int4_cache_flag;  // one that is about INT4 caches alone; empty: none was typed
+  std::string typed_head_flag;        // the same of the head of int4 and fp8
 };
 
 // Quantised copies of checkpoints that nobody asked for by name.
@@ -38,7 +41,8 @@ struct CopyOptions {
 };
 
 struct ModelOptions {
-  std::string model;  // empty: the demonstration model
+  std::string model;              // empty: the demonstration model
+  std::string model_flag = "-m";  // what messages call it
   DeviceRequest device;
   ArithmeticOptions arithmetic;
   CopyOptions copies;
@@ -147,6 +151,7 @@ struct PerplexityOptions {
   std::optional<int> max_windows;
   StepKind path = StepKind::Prefill;
   int lock_step = 16;
+  bool lock_step_typed = false;
   std::optional<AgainstOptions> against;
   OutputOptions output;
   LogOptions log;

@@ -57,6 +57,7 @@ TokenWindows read_windows(const PerplexityOptions& options, const Tokenizer& tok
 ModelOptions against_options(const PerplexityOptions& options) {
   ModelOptions other = options.model;
   if (!options.against->model.empty()) other.model = options.against->model;
+  other.model_flag = "--against";
   other.arithmetic = {};
   return other;
 }
@@ -138,6 +139,7 @@ ScoredModel scored(OpenedModel& opened, Backend& backend, const Model& model,
   result.options.path = options.path;
   result.options.kv_cache = opened.kv_cache;
   result.options.lock_step = options.lock_step;
+  result.options.threads = options.model.device.cpu_threads;
   return result;
 }
 
@@ -145,6 +147,9 @@ ScoredModel scored(OpenedModel& opened, Backend& backend, const Model& model,
 
 int perplexity(const PerplexityOptions& options, Reporter& reporter) {
   if (options.file.empty()) throw usage_error("there is no text to score; give one with -f FILE");
+  if (options.lock_step_typed && options.path == StepKind::Prefill) {
+    throw usage_error("--lock-step is about --path decode; add it, or leave --lock-step out");
+  }
   OpenedModel opened = open_model(options.model);
   const int window = resolve_window(options.window, opened.folder.config);
   Json& document = reporter.document();

@@ -18,7 +18,8 @@ constexpr const char* kQuantizeNotes =
     "its weights,\nits config and its tokenizer. The bytes depend on the checkpoint, the "
     "calibration "
     "text and these flags alone.\n"
-    "Standard output is the report card: the relative error of each matrix, worst first.\n";
+    "Standard output is the report card: the relative error of each matrix (with gptq its loss, "
+    "relative as\nwell), worst first.\n";
 
 constexpr const char* kPerplexityNotes =
     "The text is tokenised as a whole, so that a BOS stands at its start alone, and cut into "
@@ -170,12 +171,12 @@ Flags text_flags(PerplexityOptions& o) {
            "N",
            kScoreSection,
            "Windows that --path decode takes along together; results do not depend on it [16]",
-           set_integer(o.lock_step, 1, 4096, "")},
+           noting_typed(o.lock_step_typed, set_integer(o.lock_step, 1, 4096, ""))},
           {{"--against"},
            "DIR[:PRECISION]",
            kScoreSection,
            "Compare with another model on the same tokens, or with this one in another precision "
-           "(:f32) [f32; a quantised folder: int4]",
+           "(:f32). Without PRECISION: int4 for a quantised folder, f32 for any other",
            [&o](const Argument& a) { o.against = parse_against(a); }}};
 }
 

@@ -1,5 +1,8 @@
 // fut quantize: a checkpoint in, a folder with its quantised weights out. The result on standard
 // output is the report card.
+#include "engine/quantize.h"
+
+#include <algorithm>
 #include <filesystem>
 
 #include "apps/commands.h"
@@ -73,6 +76,19 @@ std::uint64_t folder_bytes(const fs::path& folder) {
   return sum;
 }
 
+// A text that is too short has a notice of its own in the card.
+void tell_about_rounding(const QuantizeOptions& options, const ModelConfig& config,
+                         const QuantizeOutcome& outcome) {
+  if (!options.calibration_tokens) return;
+  const std::int64_t asked = *options.calibration_tokens;
+  const std::int64_t used = outcome.card.calibration_tokens;
+  if (used == asked || outcome.text_tokens < asked) return;
+  const bool gptq = options.packed.method == QuantMethod::Gptq;
+  log_warning("--calib-tokens {}: {} are used, as calibration takes whole windows of {}", asked,
+              used,
+              std::min(gptq ? kGptqWindow : kStatisticsWindow, config.max_position_embeddings));
+}
+
 void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_t source_bytes,
             std::size_t shown, Reporter& reporter) {
   const std::uint64_t bytes = folder_bytes(job.target);
@@ -84,7 +100,6 @@ void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_
                     size_text(bytes), seconds_text(outcome.seconds),
                     counted(static_cast<std::uint64_t>(outcome.card.calibration_tokens), "token"),
                     job.options.calibration.name));
-    reporter.text("relative error of each matrix, worst first:\n");
     reporter.text(report_lines(outcome.card, shown));
     return;
   }
@@ -120,9 +135,17 @@ int quantize(const QuantizeOptions& options, Reporter& reporter) {
 
   const QuantizeOutcome outcome = run_quantize_job(job, calibration, folder.tokenizer);
   for (const std::string& notice : outcome.card.notices) log_warning("{}", notice);
+  tell_about_rounding(options, folder.config, outcome);
   const bool all = options.log.verbosity >= kInfoVerbosity;
-  report(job, outcome, source_bytes, all ? outcome.card.matrices.size() : kShownMatrices, reporter);
-  reporter.finish();
+  const std::size_t shown = all ? outcome.card.matrices.size() : kShownMatrices;
+  try {
+    report(job, outcome, source_bytes, shown, reporter);
+    reporter.finish();
+  } catch (const Error& e) {
+    throw runtime_failure(
+        "the folder {} is complete; only the report card could not be printed: {}",
+        job.target.string(), e.what());
+  }
   return 0;
 }
 

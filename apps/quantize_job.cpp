@@ -61,6 +61,7 @@ QuantizeOutcome run_quantize_job(const QuantizeJob& job, const CalibrationSource
     ProgressLine line;
     line.show("quantising");
     const std::vector<TokenId> ids = encode_calibration(calibration, tokenizer);
+    outcome.text_tokens = std::ssize(ids);
     outcome.card = quantize_folder(
         *backend, job.source, job.target, job.options, ids, job.overwrite,
         [&](std::string_view stage, std::uint64_t done, std::uint64_t total) {

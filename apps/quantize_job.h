@@ -35,6 +35,7 @@ struct QuantizeJob {
 
 struct QuantizeOutcome {
   ReportCard card;
+  std::int64_t text_tokens = 0;  // of the whole calibration text
   double seconds = 0;
 };
 

@@ -204,24 +204,26 @@ QuantizedCopy remake_copy(const ModelFolder& source, const ModelOptions& options
   return make_any_copy(source, plan_copy(source, options.copies), options);
 }
 
-Error no_original_weights(const fs::path& folder, ModelConfig config, Precision precision) {
+Error no_original_weights(const fs::path& folder, ModelConfig config, Precision precision,
+                          std::string_view flag) {
   const PackedModel packed = PackedModel::open(folder, config);
   std::string source;
   if (const auto note = read_source_note(folder)) {
-    source = "pass the checkpoint that it was made from, -m " + note->folder;
+    source = fmt::format("pass the checkpoint that it was made from, {} {}", flag, note->folder);
   } else {
     std::vector<std::string> files;
     for (const SourceFile& file : packed.info().source.files) {
       if (!file.name.ends_with(".safetensors")) continue;
       files.push_back(fmt::format("{} of {} bytes", file.name, file.size));
     }
-    source = fmt::format("pass the original checkpoint folder with -m (it has {})",
+    source = fmt::format("pass the original checkpoint folder with {} (it has {})", flag,
                          fmt::join(files, ", "));
   }
   return data_error(
       "{}: a quantised folder, which holds FP8 and INT4 copies of the weights and nothing to "
-      "compute in {} with: {}; or use --precision int4 or fp8",
-      folder.string(), precision_name(precision), source);
+      "compute in {} with: {}; or use {} int4 or fp8",
+      folder.string(), precision_name(precision), source,
+      flag == "-m" ? "--precision" : fmt::format("{} in", flag));
 }
 
 }  // namespace fut::app

@@ -37,8 +37,8 @@ class QuantizedCopy {
 [[nodiscard]] QuantizedCopy remake_copy(const ModelFolder& source, const ModelOptions& options);
 
 // The error for a quantised folder that is asked to compute in f32 or bf16: names what it was made
-// from.
+// from. `flag` is the one that named the folder: -m, or --against.
 [[nodiscard]] Error no_original_weights(const std::filesystem::path& folder, ModelConfig config,
-                                        Precision precision);
+                                        Precision precision, std::string_view flag);
 
 }  // namespace fut::app

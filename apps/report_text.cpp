@@ -10,22 +10,32 @@
 namespace fut::app {
 namespace {
 
-// Equal errors keep the order of the model.
+// Whether GPTQ made the matrices: what it makes small is the loss, and the error grows for it.
+bool has_losses(const ReportCard& card) {
+  return std::any_of(card.matrices.begin(), card.matrices.end(),
+                     [](const MatrixReport& m) { return m.relative_loss >= 0; });
+}
+
+// By loss where there are losses; matrices without one come last. Equal ones keep the order of the
+// model.
 std::vector<MatrixReport> worst_first(const ReportCard& card) {
   std::vector<MatrixReport> matrices = card.matrices;
-  std::stable_sort(matrices.begin(), matrices.end(),
-                   [](const MatrixReport& a, const MatrixReport& b) {
-                     return a.relative_error > b.relative_error;
-                   });
+  const bool by_loss = has_losses(card);
+  std::stable_sort(
+      matrices.begin(), matrices.end(), [&](const MatrixReport& a, const MatrixReport& b) {
+        return by_loss ? a.relative_loss > b.relative_loss : a.relative_error > b.relative_error;
+      });
   return matrices;
 }
 
-// GPTQ's losses, where they are known.
-std::string loss_text(const MatrixReport& matrix) {
-  if (matrix.relative_loss < 0) return {};
-  std::string text = fmt::format("  loss {:.5f}", matrix.relative_loss);
-  if (matrix.rtn_loss >= 0) text += fmt::format(" (rounded to nearest {:.5f})", matrix.rtn_loss);
-  return text;
+constexpr const char* kErrorHeading = "relative error of each matrix, worst first:\n";
+constexpr const char* kLossHeading =
+    "loss: error of each matrix's outputs on the calibration text, relative, worst first; of rtn: "
+    "had it been rounded to nearest; error: of its weights, which gptq lets grow\n"
+    "  loss     of rtn   error    matrix\n";
+
+std::string loss_text(double loss) {
+  return loss < 0 ? fmt::format("{:<7}", "-") : fmt::format("{:.5f}", loss);
 }
 
 }  // namespace
@@ -33,6 +43,7 @@ std::string loss_text(const MatrixReport& matrix) {
 std::string options_text(const PackedOptions& options) {
   std::string text =
       fmt::format("{}, groups of {}", method_name(options.method), options.group_size);
+  if (options.scale_rule == ScaleRule::MinMax) text += ", scales minmax";
   if (options.rotate) text += ", hidden channels rotated";
   if (options.balance_qk) text += ", q and k balanced";
   if (options.balance_ffn) text += ", up and down balanced";
@@ -43,14 +54,18 @@ std::string options_text(const PackedOptions& options) {
 std::string report_lines(const ReportCard& card, std::size_t most_lines) {
   const std::vector<MatrixReport> matrices = worst_first(card);
   const std::size_t shown = std::min(most_lines, matrices.size());
-  std::string text;
+  const bool losses = has_losses(card);
+  std::string text = losses ? kLossHeading : kErrorHeading;
   for (std::size_t i = 0; i < shown; ++i) {
     const MatrixReport& m = matrices[i];
-    text += fmt::format("  {:.5f}  {}{}{}\n", m.relative_error, m.name, loss_text(m),
+    if (losses) {
+      text += fmt::format("  {}  {}", loss_text(m.relative_loss), loss_text(m.rtn_loss));
+    }
+    text += fmt::format("  {:.5f}  {}{}\n", m.relative_error, m.name,
                         m.note.empty() ? "" : "  " + m.note);
   }
   if (shown < matrices.size()) {
-    text += fmt::format("  ... and {} more\n", matrices.size() - shown);
+    text += fmt::format("  ... and {} more; -v or --json shows all\n", matrices.size() - shown);
   }
   return text;
 }

@@ -14,7 +14,8 @@ namespace fut::app {
 // "gptq, groups of 128, rotated, q and k balanced, ..."
 [[nodiscard]] std::string options_text(const PackedOptions& options);
 
-// One line a matrix, worst first, at most `most_lines` of them and then how many more there are.
+// A heading and one line a matrix, worst first (by loss where GPTQ made them), at most `most_lines`
+// of them and then how many more there are.
 [[nodiscard]] std::string report_lines(const ReportCard& card, std::size_t most_lines);
 
 // "matrices", worst first, "mean_relative_error" and "notices".

@@ -25,6 +25,11 @@ void install_signal_handlers() {
   action.sa_flags = 0;  // no SA_RESTART: a blocked read has to return
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // Under nohup, which ignores it for us, a hangup is no reason to stop.
+  struct sigaction inherited = {};
+  if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN) {
+    sigaction(SIGHUP, &action, nullptr);
+  }
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
   sigaction(SIGXFSZ, &action, nullptr);

@@ -18,12 +18,12 @@ class Interrupted : public std::exception {
   int signal_;
 };
 
-// SIGINT and SIGTERM set the flag. SIGPIPE and SIGXFSZ are ignored: the write that they stand for
+// SIGINT, SIGTERM and, where it is not ignored already, SIGHUP set the flag. SIGPIPE and SIGXFSZ are ignored: the write that they stand for
 // fails with an error that can be reported.
 void install_signal_handlers();
 
 [[nodiscard]] const std::atomic<bool>& stop_flag();
-// SIGINT or SIGTERM, 0: none. take_signal() also clears it and the flag.
+// The one that set it, 0: none. take_signal() also clears it and the flag.
 [[nodiscard]] int pending_signal();
 int take_signal();
 void throw_if_interrupted();

@@ -15,7 +15,7 @@
 #
 # The thresholds are those of Llama-3.1-8B over the whole text in windows of 2048; with --window or
 # --windows, or another model, the numbers are true and the verdicts mean nothing.
-# Leaves with 0 where no row fails, 1 where one does, 2 for wrong usage.
+# Leaves with 0 where no row fails, 1 where one does, 2 for wrong usage, 3 for what is not there.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
@@ -26,6 +26,9 @@ usage() {
 complain() {
   echo "llama31.sh: $1" >&2
   exit "${2:-2}"
+}
+require_number() {
+  case $2 in '' | 0* | *[!0-9]*) complain "$1 '$2': give a whole number above 0" ;; esac
 }
 
 fut='' c4='' work='' quantize_flags=() measure_flags=() positional=()
@@ -40,6 +43,10 @@ while [ $# -gt 0 ]; do
         --fut) fut=$2 ;;
         --calib | --calib-tokens) quantize_flags+=("$1" "$2") ;;
         *) measure_flags+=("$1" "$2") ;;
+      esac
+      case $1 in
+        --window | --windows | --calib-tokens) require_number "$1" "$2" ;;
+        --calib) [ -f "$2" ] || complain "$2: not there" 3 ;;
       esac
       shift 2
       ;;
@@ -61,11 +68,14 @@ if [ -z "$fut" ]; then
   fut=$(ls -t "$root"/build/*/bin/fut 2>/dev/null | head -n 1)
   [ -n "$fut" ] || fut=$(command -v fut) || complain 'no fut program; build it or give --fut' 3
 fi
+case $fut in */*) ;; *) fut=$(command -v "$fut") || complain "--fut: no such program in PATH" 3 ;; esac
+{ [ -f "$fut" ] && [ -x "$fut" ]; } || complain "$fut: no program that can be run; build it or give --fut" 3
 if [ -z "$work" ]; then
-  work=$(mktemp -d)
+  work=$(mktemp -d) || complain 'no temporary folder can be made; give --work DIR' 3
   trap 'rm -rf "$work"' EXIT
 fi
-mkdir -p "$work" || exit 3
+{ mkdir -p "$work" && [ -w "$work" ]; } 2>/dev/null ||
+  complain "$work: cannot be made or written; give another --work DIR" 3
 
 # ---- measuring -----------------------------------------------------------------------------------
 

@@ -65,5 +65,24 @@ TEST(Acceptance, WrongUsageIsToldApart) {
   expect_failure(nowhere, 3, {"/nowhere", "config.json"});
 }
 
+TEST(Acceptance, WhatCannotWorkIsToldBeforeAnythingRuns) {
+  const TempFolder folder;
+  const fs::path model = write_toy_model(folder / "toy", small_quantizable_model());
+  write_file(folder / "text", "a");
+  const auto refused = [&](std::vector<std::string> more, int code, const std::string& fact) {
+    more.insert(more.end(), {model.string(), (folder / "text").string()});
+    const ProcessResult result = accept(more, folder.path());
+    expect_failure(result, code, {fact});
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  };
+  refused({"--windows", "many"}, 2, "--windows 'many'");
+  refused({"--window", "0"}, 2, "--window '0'");
+  refused({"--calib-tokens", "-5"}, 2, "--calib-tokens '-5'");
+  refused({"--calib", "/nowhere/text"}, 3, "/nowhere/text");
+  refused({"--fut", (folder / "text").string()}, 3, (folder / "text").string());
+  refused({"--fut", "/nowhere/fut"}, 3, "/nowhere/fut");
+  refused({"--work", (folder / "text/work").string()}, 3, (folder / "text/work").string());
+}
+
 }  // namespace
 }  // namespace fut::test

@@ -65,6 +65,10 @@ TEST_F(CommandLine, UnknownFlagsAndCommandsSuggestTheNearest) {
   expect_failure(fut({"-m", model}), 2, {"-m", "fut run"});
   expect_failure(fut({}), 2, {"fut --help"});
   expect_failure(raw({"x"}), 2, {"'x'", "-p"});
+  expect_failure(fut({"perplexity", "--temp", "1"}), 2, {"--temp", "fut run"});
+  const ProcessResult stray = fut({"quantize", "x"});
+  expect_failure(stray, 2, {"'x'", "-m"});
+  EXPECT_EQ(stray.err.find("prompt"), std::string::npos);
 }
 
 TEST_F(CommandLine, FlagsNeedTheirValueAndAreGivenOnce) {
@@ -178,6 +182,16 @@ TEST_F(CommandLine, EnvironmentVariablesStandForLongFlags) {
   // An alias has its variable too; an empty one counts as not set.
   expect_success(raw({"-p", "x"}, with_variables({{"FUT_MAX_TOKENS", "1"}, {"FUT_STOP", ""}})),
                  "Hi");
+}
+
+TEST_F(CommandLine, AFalseVariableBeatsTheFileAndExcludesNothing) {
+  const std::string config = (*script->folder / "false.conf").string();
+  write_file(config, "raw = true\n");
+  const ProcessResult chat_form =
+      fut({"run", "-m", model, "-p", "x", "-n", "1", "--config", config},
+          with_variables({{"FUT_RAW", "0"}}));
+  expect_success(chat_form, "Hi\n");  // the newline of the chat form
+  expect_success(raw({"-p", "x"}, with_variables({{"FUT_GREEDY", "0"}, {"FUT_TEMP", "0"}})), "Hi");
 }
 
 TEST_F(CommandLine, AFlagBeatsAVariableThatItExcludes) {

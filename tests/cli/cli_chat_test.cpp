@@ -99,7 +99,12 @@ TEST_F(Chat, CommandsAreNoTurns) {
   const ProcessResult help = chat("/help\nhi\n");
   expect_success(help, "Hi\n");
   expect_mentions(help.err, {"/clear", "/exit"});
-  expect_success(chat("/etc/hosts, what is it?\n"), "Hi\n");  // a script's line is said
+  const ProcessResult path = chat("/etc/hosts, what is it?\n");  // a script's line is said
+  expect_success(path, "Hi\n");
+  EXPECT_EQ(path.err, "");
+  const ProcessResult slip = chat("/claer\n");
+  expect_success(slip, "Hi\n");
+  expect_mentions(slip.err, {"no command /claer", "said to the model", "/help"});
   expect_success(chat(" /exit\nhi\n"), "Hi\nHi\n");  // a blank in front makes it something said
 }
 

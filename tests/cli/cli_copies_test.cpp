@@ -1,6 +1,7 @@
 // Checkpoints that are quantised on the way: the copy in the cache folder, when it serves and when it
 // is made anew, and runs without a place for one.
 #include <chrono>
+#include <csignal>
 
 #include "tests/cli/quantized_case.h"
 
@@ -163,6 +164,45 @@ TEST_F(Copies, WithoutRoomOnAnyDiskTheRunGoesOnInBf16) {
             {source.string(), (folder / "text").string()}, in_default_precision(folder.path()));
   EXPECT_EQ(measured.exit_code, 1);
   EXPECT_EQ(measured.out, "");
+}
+
+TEST_F(Copies, WithoutRoomAPrecisionThatWasAskedForIsAnError) {
+  for (const char* precision : {"int4", "fp8"}) {
+    const ProcessResult result =
+        shell("ulimit -f 64; exec \"$0\" run -m \"$1\" --raw -p x -n 4 --precision \"$2\"",
+              {source.string(), precision}, in_default_precision(folder.path()));
+    expect_failure(result, 1, {"error", "model.safetensors"});
+    EXPECT_EQ(result.err.find("bf16"), std::string::npos) << result.err;
+  }
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(Copies, ComputingInBf16InsteadIsSaidToTheQuietToo) {
+  const ProcessResult result = shell("ulimit -f 64; exec \"$0\" run -m \"$1\" --raw -p x -n 4 -q",
+                                     {source.string()}, in_default_precision(folder.path()));
+  EXPECT_EQ(result.exit_code, 0);
+  expect_mentions(result.err, {"warning", "bf16"});
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+}
+
+TEST_F(Copies, ACacheInBf16SaysNothingOfRotation) {
+  const ProcessResult result =
+      shell("ulimit -f 64; exec \"$0\" run -m \"$1\" --raw -p x -n 4 -o json", {source.string()},
+            in_default_precision(folder.path()));
+  EXPECT_EQ(json_of(result).at("kv_cache"), nlohmann::json({{"dtype", "bf16"}}));
+}
+
+TEST_F(Copies, AHangupWhileOneIsMadeRemovesIt) {
+  ProcessOptions options = in_default_precision(folder.path());
+  options.arguments = {"run",        "-m", source_path("configs/demo-6m").string(),
+                       "--no-cache", "-p", "x"};
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
+  // The temporary folder is there before the quantiser starts.
+  ASSERT_TRUE(process.wait_for_error("quantising"));
+  process.send_signal(SIGHUP);
+  const ProcessResult result = process.finish();
+  EXPECT_EQ(result.exit_code, 129) << result.err;
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"toy"});
 }
 
 TEST_F(Copies, AScriptIsSaidInEveryPrecisionAndEndsWhereItShould) {

@@ -39,8 +39,10 @@ TEST(Inspect, TextHoldsTheSameFacts) {
   const TempFolder folder;
   const ProcessResult result = fut({"inspect", "-m", write_toy_model(folder / "m").string()});
   EXPECT_EQ(result.exit_code, 0);
-  expect_mentions(result.out, {"hidden_size: 64", "BF16", "<|eot_id|>", "chat_template: demo",
-                               "byte-level BPE"});
+  expect_mentions(result.out,
+                  {"hidden_size: 64", "BF16", "<|eot_id|>", "chat_template: demo", "byte-level BPE",
+                   "model.safetensors, tensors ", "rms_norm_eps: 1e-05"});
+  EXPECT_EQ(result.out.find('{'), std::string::npos) << result.out;
 }
 
 TEST(Inspect, ATiedHeadIsSaidAndCountedOnce) {

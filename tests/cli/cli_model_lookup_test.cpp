@@ -99,6 +99,11 @@ TEST_F(ModelLookup, ListsThePlacesAndWhatToTypeNext) {
   expect_failure(run(empty.string()), 3, {empty.string(), "config.json"});
   expect_failure(run("org/missing", {{"HOME", std::nullopt}}), 3, {"HOME"});
   expect_failure(run("/nowhere/model"), 3, {"/nowhere/model"});
+  // What is there is named: the folder to look into, the folder of a file.
+  fs::create_directory(folder / "empty");
+  expect_failure(run((folder / "empty").string()), 3, {"ls " + (folder / "empty").string()});
+  expect_failure(run((snapshot / "config.json").string()), 3,
+                 {"pass the folder, -m " + snapshot.string()});
   expect_failure(run(""), 2, {"-m"});
 }
 

@@ -127,7 +127,8 @@ TEST_F(PackedFolder, InspectShowsHowItWasMade) {
   EXPECT_EQ(report.at("config").at("head_dim"), 64);
   expect_mentions(report.at("tokenizer").at("ends_a_reply").dump(), {"<|eot_id|>"});
   const ProcessResult text = fut({"inspect", "-m", model.string()});
-  expect_mentions(text.out, {"INT4", "rtn", "rope", "not checked"});
+  expect_mentions(text.out, {"INT4", "rtn", "rope", "not checked", "of the file's layout"});
+  EXPECT_EQ(text.out.find('{'), std::string::npos) << text.out;
 }
 
 TEST_F(PackedFolder, InspectChecksEveryByteOnRequest) {

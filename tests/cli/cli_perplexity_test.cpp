@@ -173,6 +173,40 @@ TEST_F(Perplexity, RefusesWhatCannotBeMeasured) {
   expect_failure(measure({"--against", "/nowhere/model"}), 3, {"/nowhere/model"});
 }
 
+TEST_F(Perplexity, TheTextIsNeverOverwrittenByTheResult) {
+  const std::string before = read_file(text);
+  fs::create_symlink(text, *folder / "link");
+  for (const std::string& output : {text, (*folder / "link").string()}) {
+    expect_failure(measure({"--window", "64", "--output-file", output}), 2,
+                   {"--output-file", output, "is the input"});
+  }
+  const ProcessResult piped =
+      shell("exec \"$0\" perplexity -m \"$1\" -f - --output-file \"$2\" <\"$2\"", {source, text});
+  expect_failure(piped, 2, {"is the input", "standard input"});
+  expect_failure(fut({"tokenize", "-m", source, "-f", text, "--output-file", text}), 2,
+                 {"is the input"});
+  expect_failure(fut({"run", "-m", source, "-f", text, "--output-file", text}), 2,
+                 {"is the input"});
+  EXPECT_EQ(read_file(text), before);
+}
+
+TEST_F(Perplexity, FlagsThatWouldDoNothingAreRefused) {
+  expect_failure(measure({"--lock-step", "4"}), 2, {"--lock-step", "--path decode"});
+  expect_failure(measure({"--head", "bf16"}), 2, {"--head", "f32"});
+  expect_failure(measure({"--kv-group", "32"}), 2, {"--kv-group", "INT4 cache"});
+  expect_failure(measure({"--no-kv-rotation", "--kv-cache-dtype", "bf16"}, packed), 2,
+                 {"--no-kv-rotation", "bf16"});
+}
+
+TEST_F(Perplexity, WhatIsWrongWithTheOtherModelIsSaidOfAgainst) {
+  const ProcessResult nowhere = measure({"--window", "64", "--against", "/nowhere/m:f32"});
+  expect_failure(nowhere, 3, {"--against /nowhere/m"});
+  EXPECT_EQ(nowhere.err.find("-m /nowhere"), std::string::npos);
+  const ProcessResult full = measure({"--window", "64", "--against", packed + ":bf16"});
+  expect_failure(full, 3, {"--against", packed, "bf16", "int4 or fp8"});
+  EXPECT_EQ(full.err.find("with -m"), std::string::npos);
+}
+
 TEST_F(Perplexity, TwoModelsNeedTheSameTokens) {
   ToyModelOptions other = small_quantizable_model();
   other.vocab_size = 600;

@@ -121,6 +121,51 @@ TEST_F(Quantize, OptionsThatChangeTheResultAreToldApart) {
   EXPECT_TRUE(weights({"--no-rotate", "--balance-qk", "--balance-ffn", "--kv-rotation"}) == usual);
 }
 
+TEST_F(Quantize, TheCardOfGptqIsInTheOrderOfItsLosses) {
+  const std::vector<std::string> words = {
+      "quantize",       "-m", source.string(),         "--method",       "gptq", "--scales",
+      "minmax",         "-o", (folder / "q").string(), "--calib-tokens", "1500", "--overwrite",
+      "--no-balance-qk"};
+  const ProcessResult text = fut(words);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  expect_mentions(text.out, {"scales minmax", "loss", "of rtn", "error", "matrix"});
+  // The model's context is a window, and two do not fit into 1500.
+  expect_mentions(text.err, {"--calib-tokens 1500", "1024 are used", "whole windows of 1024"});
+  std::vector<std::string> json = words;
+  json.emplace_back("--json");
+  const auto matrices = json_of(fut(json)).at("matrices");
+  for (std::size_t i = 1; i < matrices.size(); ++i) {
+    EXPECT_GE(matrices[i - 1].at("relative_loss"), matrices[i].at("relative_loss"));
+  }
+}
+
+TEST_F(Quantize, AFalseValueOfAVariableOrAFileIsTheOppositeOfItsSwitch) {
+  const auto options = [&](std::map<std::string, std::optional<std::string>> variables,
+                           std::vector<std::string> more = {}) {
+    std::vector<std::string> words = {"quantize", "-m",     source.string(),
+                                      "--method", "gptq",   "--calib-tokens",
+                                      "512",      "--json", "--overwrite"};
+    words.insert(words.end(), more.begin(), more.end());
+    return json_of(fut(words, with_variables(std::move(variables)))).at("options");
+  };
+  EXPECT_EQ(options({{"FUT_ROTATE", "0"}}).at("rotate"), false);
+  EXPECT_EQ(options({{"FUT_BALANCE_QK", "false"}}).at("balance_qk"), false);
+  EXPECT_EQ(options({{"FUT_KV_ROTATION", "no"}}).at("kv_rotation"), false);
+  EXPECT_EQ(options({{"FUT_ROTATE", "0"}}, {"--rotate"}).at("rotate"), true);
+  const std::string config = (folder / "fut.conf").string();
+  write_file(config, "rotate = off\nbalance-ffn = 0\n");
+  EXPECT_EQ(options({}, {"--config", config}).at("rotate"), false);
+  EXPECT_EQ(options({}, {"--config", config}).at("balance_ffn"), false);
+  EXPECT_EQ(options({{"FUT_ROTATE", "on"}}, {"--config", config}).at("rotate"), true);
+}
+
+TEST_F(Quantize, ACardThatCannotBePrintedLeavesTheFolderComplete) {
+  const ProcessResult result = shell("exec \"$0\" quantize -m \"$1\" -o \"$2\" >/dev/full",
+                                     {source.string(), (folder / "q").string()});
+  expect_failure(result, 1, {(folder / "q").string() + " is complete", "report card"});
+  EXPECT_EQ(fut({"inspect", "-m", (folder / "q").string(), "--check-tensors"}).exit_code, 0);
+}
+
 // ---- what it refuses ---------------------------------------------------------------------------
 
 TEST_F(Quantize, WidthsThatTheGroupDoesNotDivideAreRefusedBeforeAnything) {
@@ -279,6 +324,13 @@ class StoppedQuantizer : public testing::Test {
 TEST_F(StoppedQuantizer, AnInterruptRemovesWhatWasWritten) {
   const ProcessResult result = stop(SIGINT);
   EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+TEST_F(StoppedQuantizer, AHangupDoesTheSameAndIsToldApart) {
+  const ProcessResult result = stop(SIGHUP);
+  EXPECT_EQ(result.exit_code, 129) << result.err;
+  expect_mentions(result.err, {"interrupted", "nothing was written"});
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 

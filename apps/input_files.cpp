@@ -1,0 +1,58 @@
+// See the header.
+#include "apps/input_files.h"
+
+#include <filesystem>
+
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kStandardInput = "/dev/stdin";
+
+std::string file_of(const std::string& name) {
+  return name == "-" ? kStandardInput : name;
+}
+
+// Where nothing else is said, a text comes from standard input.
+std::string file_of(const TextSource& source) {
+  if (source.file) return file_of(*source.file);
+  return !source.text || *source.text == "-" ? kStandardInput : "";
+}
+
+}  // namespace
+
+std::vector<std::string> input_files(const GenerateOptions& options) {
+  std::vector<std::string> files = {file_of(options.prompt.prompt)};
+  if (options.prompt.system.given()) files.push_back(file_of(options.prompt.system));
+  return files;
+}
+
+std::vector<std::string> input_files(const TokenizeOptions& options) {
+  if (!options.input_file.empty()) return {options.input_file};
+  if (!options.messages_file.empty()) return {options.messages_file};
+  return {file_of(options.text)};
+}
+
+std::vector<std::string> input_files(const PerplexityOptions& options) {
+  return {file_of(options.file)};
+}
+
+std::vector<std::string> input_files(const InspectOptions&) {
+  return {};
+}
+
+void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(output, ignored)) return;  // what is not there yet, terminals, pipes
+  for (const std::string& input : inputs) {
+    if (input.empty() || !fs::equivalent(output, input, ignored)) continue;
+    throw usage_error(
+        "--output-file {}: is the input ({}), which the result would replace; give "
+        "another file",
+        output, input == kStandardInput ? "standard input" : input);
+  }
+}
+
+}  // namespace fut::app

@@ -1,0 +1,21 @@
+// Which files a command reads its texts from, so that its result goes into none of them. Knows names
+// alone, reads nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+
+namespace fut::app {
+
+// As the options have them; standard input is /dev/stdin.
+[[nodiscard]] std::vector<std::string> input_files(const GenerateOptions& options);
+[[nodiscard]] std::vector<std::string> input_files(const TokenizeOptions& options);
+[[nodiscard]] std::vector<std::string> input_files(const PerplexityOptions& options);
+[[nodiscard]] std::vector<std::string> input_files(const InspectOptions& options);
+
+// Throws Usage where `output` is one of the inputs, by whatever name. An empty name is no file.
+void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs);
+
+}  // namespace fut::app

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/forward.h"
+#include "engine/token_ids.h"
 #include "kernels/check.h"
 
 namespace fut {
@@ -67,14 +68,7 @@ Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
 
 SequenceId Engine::submit(Request request) {
   const int vocab_size = model_.config().vocab_size;
-  const auto outside = std::find_if(request.prompt.begin(), request.prompt.end(),
-                                    [&](std::int32_t id) { return id < 0 || id >= vocab_size; });
-  if (outside != request.prompt.end()) {
-    throw data_error(
-        "token {} of the prompt is id {} and the model has {} ids: the tokenizer does not "
-        "belong to these weights",
-        outside - request.prompt.begin(), *outside, vocab_size);
-  }
+  check_ids(request.prompt, vocab_size, "the prompt");
   for (const std::int32_t id : request.end_ids) {
     if (id >= 0 && id < vocab_size) continue;
     throw data_error(

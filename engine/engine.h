@@ -20,9 +20,6 @@ namespace fut {
 // 131,072 tokens would want 32 GiB in float32.
 inline constexpr int kDefaultContextTokens = 8192;
 
-// Prompts are cut into passes at multiples of this.
-inline constexpr int kDefaultPrefillChunk = 512;
-
 inline constexpr int kLeastContextTokens = 2;  // one of the prompt, one of the reply
 
 // The context that an engine will have: `wanted`, or where that is 0 the model's own, at most

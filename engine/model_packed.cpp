@@ -1,4 +1,5 @@
 // Models from quantised folders: bytes go into memory as they lie in the file.
+#include <cmath>
 #include <cstring>
 
 #include "engine/arena.h"
@@ -90,9 +91,12 @@ class PackedLoading {
     w.o_proj = e4m3(i, PackedMatrix::OProj);
     w.gate_up_proj = Weights(e4m3(i, PackedMatrix::GateUpProj));
     w.down_proj = e4m3(i, PackedMatrix::DownProj);
-    w.attention_output_scales =
-        put<float>(packed_.layer(i, PackedLayerTensor::AttentionOutputScale));
-    read(packed_.layer(i, PackedLayerTensor::SwigluOutputScale));
+    const TensorInfo& attention = packed_.layer(i, PackedLayerTensor::AttentionOutputScale);
+    w.attention_output_scales = put<float>(attention);
+    require_powers_of_two(attention);
+    const TensorInfo& swiglu = packed_.layer(i, PackedLayerTensor::SwigluOutputScale);
+    read(swiglu);
+    require_powers_of_two(swiglu);
     std::memcpy(&w.swiglu_output_scale, staging_.data(), sizeof(float));
     return w;
   }
@@ -146,6 +150,20 @@ class PackedLoading {
     model_.lm_head_ = m;
     if (head_ == HeadChoice::Int8Rescored) {
       model_.rescoring_head_ = dense(PackedGlobalTensor::LmHead);
+    }
+  }
+
+  // Of the tensor that was read last.
+  void require_powers_of_two(const TensorInfo& info) const {
+    for (std::size_t i = 0; i < staging_.size(); i += sizeof(float)) {
+      float scale = 0;
+      std::memcpy(&scale, staging_.data() + i, sizeof(float));
+      int exponent = 0;
+      if (std::isnormal(scale) && std::frexp(scale, &exponent) == 0.5F) continue;
+      throw data_error(
+          "{}: tensor {}: element {} is {}, which is no power of two: the file was not written by "
+          "fut quantize; quantise the checkpoint again",
+          packed_.path().string(), info.name, i / sizeof(float), scale);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/parallel.h"
+#include "engine/token_ids.h"
 #include "engine/window_logits.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
@@ -15,8 +16,9 @@ namespace {
 // One row of logits as probabilities.
 struct RowSummary {
   float maximum = 0;
-  double log_sum = 0;  // log of sum of exp(logit - maximum); not finite: so is a logit
+  double log_sum = 0;  // log of sum of exp(logit - maximum)
   std::int64_t best = 0;
+  bool finite = true;  // every logit
 
   [[nodiscard]] double log_probability(float logit) const {
     return static_cast<double>(logit) - static_cast<double>(maximum) - log_sum;
@@ -29,8 +31,10 @@ RowSummary summarise(std::span<const float> row) {
   s.best = best - row.begin();
   s.maximum = *best;
   double sum = 0;
-  for (const float v : row)
+  for (const float v : row) {
+    s.finite = s.finite && std::isfinite(v);
     sum += std::exp(static_cast<double>(v) - static_cast<double>(s.maximum));
+  }
   s.log_sum = std::log(sum);
   return s;
 }
@@ -80,7 +84,7 @@ class Scoring {
  public:
   Scoring(const ScoredModel& scored, const TokenWindows& windows, const ScoredModel* against)
       : windows_(windows),
-        parallel_for_(parallel_for_on_threads(0)),
+        parallel_for_(parallel_for_on_threads(scored.options.threads)),
         source_(scored, static_cast<int>(windows.front().size())) {
     if (against == nullptr) return;
     ScoredModel other = *against;
@@ -88,9 +92,6 @@ class Scoring {
     other.options.path = scored.options.path;
     other.options.lock_step = scored.options.lock_step;
     other.options.prefill_chunk = scored.options.prefill_chunk;
-    FUT_CHECK(other.model->config().vocab_size == scored.model->config().vocab_size,
-              "vocabularies of {} and {} ids", scored.model->config().vocab_size,
-              other.model->config().vocab_size);
     other_source_.emplace(other, static_cast<int>(windows.front().size()));
   }
 
@@ -136,12 +137,12 @@ class Scoring {
         TokenScore& score = scores[static_cast<std::size_t>(i)];
         const std::span row(rows.logits.row(i), cols);
         const RowSummary s = summarise(row);
-        require_finite(s, window, place.position);
+        require_finite("the model", s, window, place.position);
         score.nll = -s.log_probability(row[target]);
         if (!other_source_) continue;
         const std::span other(other_rows.logits.row(i), cols);
         const RowSummary t = summarise(other);
-        require_finite(t, window, place.position);
+        require_finite("the other model", t, window, place.position);
         score.other_nll = -t.log_probability(other[target]);
         score.kl = divergence(row, s, other, t);
         score.same_best = s.best == t.best;
@@ -150,12 +151,13 @@ class Scoring {
     return scores;
   }
 
-  static void require_finite(const RowSummary& s, std::size_t window, std::size_t position) {
-    if (std::isfinite(s.log_sum) && std::isfinite(s.maximum)) return;
+  static void require_finite(std::string_view whose, const RowSummary& s, std::size_t window,
+                             std::size_t position) {
+    if (s.finite) return;
     throw data_error(
-        "the logits of window {} after position {} are not finite: the weights are damaged (see "
-        "--check-tensors) or overflow in this precision (try --precision f32)",
-        window, position);
+        "the logits of {} in window {} after position {} are not finite: the weights are damaged "
+        "(see --check-tensors) or overflow in this precision (try --precision f32)",
+        whose, window, position);
   }
 
   void add(const TokenScore& score) {
@@ -218,6 +220,14 @@ TokenWindows cut_windows(std::span<const std::int32_t> ids, int window, int max_
 PerplexityResult score_windows(const ScoredModel& scored, const TokenWindows& windows,
                                const ScoredModel* against, const ScoringProgress& progress) {
   FUT_CHECK(!windows.empty(), "{} windows", windows.size());
+  const int vocab_size = scored.model->config().vocab_size;
+  for (const auto& window : windows) check_ids(window, vocab_size, "the text");
+  if (against != nullptr && against->model->config().vocab_size != vocab_size) {
+    throw data_error(
+        "the models have {} and {} ids and cannot be compared token by token: take two of the same "
+        "family, with embeddings of the same size",
+        vocab_size, against->model->config().vocab_size);
+  }
   return Scoring(scored, windows, against).run(progress);
 }
 

@@ -29,8 +29,9 @@ using TokenWindows = std::vector<std::vector<std::int32_t>>;
 struct ScoringOptions {
   StepKind path = StepKind::Prefill;
   KvCacheOptions kv_cache;
-  int prefill_chunk = 512;  // a window is cut into passes at multiples of it
-  int lock_step = 16;       // decode: windows that go along together
+  int prefill_chunk = kDefaultPrefillChunk;  // a window is cut into passes at multiples of it
+  int lock_step = 16;                        // decode: windows that go along together
+  int threads = 0;                           // of the sums over logits; 0: one for each core
 };
 
 // A model that scores windows. `backend` and `model` must outlive it.
@@ -64,8 +65,8 @@ struct PerplexityResult {
 };
 
 // Scores all windows. With `against` both models see the same windows in the same order. Throws
-// Data, naming window and position, for logits that are not finite, and Capacity where memory is
-// short.
+// Data for ids outside a model's vocabulary, for models of different vocabularies, and, naming model,
+// window and position, for logits that are not finite; Capacity where memory is short.
 [[nodiscard]] PerplexityResult score_windows(const ScoredModel& scored, const TokenWindows& windows,
                                              const ScoredModel* against = nullptr,
                                              const ScoringProgress& progress = {});

@@ -22,10 +22,10 @@ namespace fut {
 using SequenceId = std::int64_t;
 
 struct SchedulerLimits {
-  int context_tokens = 0;         // of one sequence, prompt and reply together
-  int max_sequences = 1;          // running at a time
-  int prefill_chunk = 512;        // a multiple of the page size
-  int max_prefill_tokens = 2048;  // of one step; >= prefill_chunk
+  int context_tokens = 0;                    // of one sequence, prompt and reply together
+  int max_sequences = 1;                     // running at a time
+  int prefill_chunk = kDefaultPrefillChunk;  // a multiple of the page size
+  int max_prefill_tokens = 2048;             // of one step; >= prefill_chunk
   int num_pages = 0;
 };
 

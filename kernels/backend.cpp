@@ -18,7 +18,7 @@ constexpr std::string_view kUseCpu = "use --device cpu";
 
 #if FUT_CUDA
 
-constexpr std::string_view kNoForwardPass = "this build runs float32 models on the CPU only";
+constexpr std::string_view kNoForwardPass = "its kernels do not make a whole forward pass yet";
 
 std::vector<DeviceReport> cuda_reports() {
   const cuda::Discovery found = cuda::discover_devices();

@@ -47,6 +47,9 @@ void check_qkv_weights(const QkvRopeAppendArgs& a, std::vector<ByteRange>& read)
     check_power_of_two(kQkv, "operand_scale", a.operand_scale);
   }
   if (const auto* int4 = std::get_if<Int4Matrix>(&stacked)) {
+    FUT_CHECK(a.head_dim % (2 * layout::RowOrder::kHalfStrip) == 0,
+              "{}: head_dim is {}, RoPE pairs of INT4 rows need a multiple of {}", kQkv, a.head_dim,
+              2 * layout::RowOrder::kHalfStrip);
     FUT_CHECK(int4->order == layout::RowOrder::qkv(a.num_q_heads, a.num_kv_heads, a.head_dim),
               "{}: weights are not in the order of {} query and {} KV heads of {}", kQkv,
               a.num_q_heads, a.num_kv_heads, a.head_dim);

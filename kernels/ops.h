@@ -18,7 +18,8 @@
 // columns l, l+16, l+32, ... in ascending order (columns past the last multiple of 16 go to lanes
 // 0, 1, ...), then lanes are added pairwise: l and l+8, l and l+4, l and l+2, l and l+1. So a
 // result depends neither on the number of threads nor on the rows beside it. dot(a, b) is that;
-// another backend may add in another order where no line says otherwise.
+// another backend may add in another order, and fuse a product with the addition that follows it,
+// where no line says otherwise.
 //
 // proj(x, W), the product with normalised or plain inputs, for one token, with
 // r = 1 / sqrt(dot(x, x) / K + eps):
@@ -65,7 +66,8 @@ using GateUpWeights = std::variant<GateUpMatrices, Weights>;
 // the cache, at each token's own position, or to k_out and v_out, from where `attention` takes them
 // shapes    x [M, H], gain [H] or null, weights [(Nq + 2 Nkv) * D, H], q_out [M, Nq*D], k_out and
 //           v_out [M, Nkv*D]
-// limits    D even; Nq a multiple of Nkv; positions < rope_positions; pages cover every position;
+// limits    D even, with INT4 weights a multiple of 16; Nq a multiple of Nkv; positions <
+//           rope_positions; pages cover every position;
 //           exactly one of `kv` and `k_out, v_out` is given
 // types     x F32 or BF16 (fp8, bf16); outputs and cache: all F32, or all BF16; plain F32 alone;
 //           an Int4Matrix is in the order RowOrder::qkv
@@ -115,7 +117,7 @@ void check(const QkvRopeAppendArgs& a);
 //                   (sum_C p_i + sum_R p_i))
 //           F16 here rounds to subnormals and to zero; p_i * s_i and p_i * m_i take unrounded p_i
 // store     k and v in BF16 (after rotation) go to the sink row of positions < kSinkTokens and to
-//           the tail row of every position >= 16 * floor(end / 16), end the length after the step;
+//           the tail row of the later ones >= 16 * floor(end / 16), end the length after the step;
 //           blocks of 16 positions >= kSinkTokens that are complete now and were not at `begin` are
 //           packed (numeric/kv_int4.h) from their rows in the tail and in k and v
 // aliasing  out may not be q

@@ -24,7 +24,7 @@ struct Work {
   [[nodiscard]] int num_groups() const { return head_dim / kv_group; }
   // [group, row, 16]
   [[nodiscard]] float* spare(int group) const {
-    return memory.spare + static_cast<std::int64_t>(group) * rows() * kBlockTokens;
+    return memory.spare + static_cast<std::int64_t>(group) * rows() * kKvBlockTokens;
   }
   // The sums of values: of codes, of minima (a number a group), of raw rows.
   [[nodiscard]] float* code_sums() const { return memory.out; }
@@ -35,8 +35,8 @@ struct Work {
 // Calls fn(first, number of keys) for each block of 16 positions that the tile sees.
 template <class Fn>
 void for_each_block(const Tile& tile, const Fn& fn) {
-  for (std::int64_t first = 0; first < tile.num_keys(); first += kBlockTokens) {
-    fn(first, std::min<std::int64_t>(kBlockTokens, tile.num_keys() - first));
+  for (std::int64_t first = 0; first < tile.num_keys(); first += kKvBlockTokens) {
+    fn(first, std::min<std::int64_t>(kKvBlockTokens, tile.num_keys() - first));
   }
 }
 
@@ -58,14 +58,14 @@ void score_codes(const Work& w, std::int64_t first, const float* query_sums) {
     const int first_dim = group * w.kv_group;
     float* dots = w.spare(group);
     w.loops.dots({w.memory.q + first_dim, w.head_dim, w.rows(), DType::F32,
-                  w.memory.keys + first_dim, w.head_dim, kBlockTokens, w.kv_group, dots,
-                  kBlockTokens});
+                  w.memory.keys + first_dim, w.head_dim, kKvBlockTokens, w.kv_group, dots,
+                  kKvBlockTokens});
     const auto& scales = params.scales[static_cast<std::size_t>(group)];
     const auto& minima = params.minima[static_cast<std::size_t>(group)];
-    for (int row = 0; row < w.rows(); ++row, dots += kBlockTokens) {
+    for (int row = 0; row < w.rows(); ++row, dots += kKvBlockTokens) {
       float* scores = w.memory.scores + row * w.tile.num_keys() + first;
       const float query_sum = query_sums[row * w.num_groups() + group];
-      for (std::size_t i = 0; i < kBlockTokens; ++i) {
+      for (std::size_t i = 0; i < kKvBlockTokens; ++i) {
         const float part = scales[i] * dots[i] + minima[i] * query_sum;
         scores[i] = group == 0 ? part : scores[i] + part;
       }
@@ -98,17 +98,17 @@ void add_coded_values(const Work& w, std::int64_t first) {
     const auto& scales = params.scales[static_cast<std::size_t>(group)];
     float* factors = w.spare(group);
     for (int row = 0; row < w.rows(); ++row) {
-      for (std::size_t i = 0; i < kBlockTokens; ++i) {
-        factors[row * kBlockTokens + static_cast<int>(i)] =
+      for (std::size_t i = 0; i < kKvBlockTokens; ++i) {
+        factors[row * kKvBlockTokens + static_cast<int>(i)] =
             round_to_f16(p[row * stride + static_cast<std::int64_t>(i)] * scales[i]);
       }
     }
     const int first_dim = group * w.kv_group;
-    w.loops.add_weighted_rows({factors, kBlockTokens, w.memory.keys + first_dim, w.head_dim,
-                               kBlockTokens, w.kv_group, w.code_sums() + first_dim, w.head_dim,
+    w.loops.add_weighted_rows({factors, kKvBlockTokens, w.memory.keys + first_dim, w.head_dim,
+                               kKvBlockTokens, w.kv_group, w.code_sums() + first_dim, w.head_dim,
                                w.rows()});
     w.loops.add_weighted_rows({p, stride, params.minima[static_cast<std::size_t>(group)].data(), 1,
-                               kBlockTokens, 1, w.minimum_sums() + group, w.num_groups(),
+                               kKvBlockTokens, 1, w.minimum_sums() + group, w.num_groups(),
                                w.rows()});
   }
 }

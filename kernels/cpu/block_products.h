@@ -1,5 +1,5 @@
 // One block of Y = X W^T for each kind of weights: dense, E4M3, INT8, INT4. The block is what one
-// thread computes in one go; who computes which is project.h.
+// thread computes in one go; who computes which is linear.h.
 #pragma once
 
 #include <algorithm>

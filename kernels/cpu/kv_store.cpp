@@ -135,9 +135,9 @@ void widen_codes(float scale, float minimum, int count, float* numbers) {
 
 void pack_block(const KvPageInt4& page, KvPart part, int head, int first_token, const float* rows,
                 std::uint8_t* page_data) {
-  std::array<std::uint8_t, kBlockTokens * kMaxHeadDim> codes;
+  std::array<std::uint8_t, kKvBlockTokens * kMaxHeadDim> codes;
   const auto group_dims = static_cast<std::size_t>(page.kv_group);
-  for (int token = 0; token < kBlockTokens; ++token) {
+  for (int token = 0; token < kKvBlockTokens; ++token) {
     for (int group = 0; group < page.num_groups(); ++group) {
       const int first = token * page.head_dim + group * page.kv_group;
       const std::span<const float> values(rows + first, group_dims);
@@ -151,7 +151,7 @@ void pack_block(const KvPageInt4& page, KvPart part, int head, int first_token, 
       }
     }
   }
-  std::uint8_t* block = page_data + page.block_offset(part, head, first_token / kBlockTokens);
+  std::uint8_t* block = page_data + page.block_offset(part, head, first_token / kKvBlockTokens);
   for_each_tile(page.head_dim, [&](int offset, int first_dim) {
     pack_tile(part, codes.data(), page.head_dim, first_dim, block + offset);
   });
@@ -159,7 +159,8 @@ void pack_block(const KvPageInt4& page, KvPart part, int head, int first_token, 
 
 void unpack_block(const KvPageInt4& page, KvPart part, int head, int first_token,
                   const std::uint8_t* page_data, float* out) {
-  const std::uint8_t* block = page_data + page.block_offset(part, head, first_token / kBlockTokens);
+  const std::uint8_t* block =
+      page_data + page.block_offset(part, head, first_token / kKvBlockTokens);
   for_each_tile(page.head_dim, [&](int offset, int first_dim) {
     if (part == KvPart::Key) {
       unpack_key_tile(block + offset, out + first_dim, page.head_dim);
@@ -180,7 +181,7 @@ KvHeadInt4::KvHeadInt4(const VectorLoops& loops, const KvPagesInt4& cache, const
       raw_(cache.raw_slot(batch.raw_slots[sequence])),
       begin_(first_position(batch, sequence)),
       end_(batch.kv_lengths[sequence]),
-      end_coded_(std::max(first_coded(), begin_ / kBlockTokens * kBlockTokens)) {}
+      end_coded_(std::max(first_coded(), begin_ / kKvBlockTokens * kKvBlockTokens)) {}
 
 const float* KvHeadInt4::step_row(KvPart part, std::int64_t position) const {
   const std::int64_t token = batch_.q_indptr[sequence_] + (position - begin_);
@@ -205,7 +206,7 @@ void KvHeadInt4::raw_rows(KvPart part, std::int64_t first, std::int64_t count, f
 }
 
 void KvHeadInt4::codes(KvPart part, std::int64_t first, float* out) const {
-  FUT_DCHECK(first % kBlockTokens == 0 && is_coded(first), "no codes at position {}", first);
+  FUT_DCHECK(first % kKvBlockTokens == 0 && is_coded(first), "no codes at position {}", first);
   unpack_block(cache_.page, part, head_, static_cast<int>(first % layout::kPageTokens), page(first),
                out);
 }
@@ -213,12 +214,12 @@ void KvHeadInt4::codes(KvPart part, std::int64_t first, float* out) const {
 BlockParams KvHeadInt4::params(KvPart part, std::int64_t first) const {
   const int in_page = static_cast<int>(first % layout::kPageTokens);
   const int groups = cache_.page.num_groups();
-  std::array<float, 2 * kMaxKvGroups * kBlockTokens> stored;
+  std::array<float, 2 * kMaxKvGroups * kKvBlockTokens> stored;
   loops_.widen(DType::F16, page(first) + cache_.page.params_offset(part, head_, in_page, 0),
-               2LL * groups * kBlockTokens, stored.data());
+               2LL * groups * kKvBlockTokens, stored.data());
   BlockParams params;
   const float* next = stored.data();
-  for (std::size_t token = 0; token < kBlockTokens; ++token) {
+  for (std::size_t token = 0; token < kKvBlockTokens; ++token) {
     for (std::size_t group = 0; group < static_cast<std::size_t>(groups); ++group) {
       params.scales[group][token] = *next++;
       params.minima[group][token] = *next++;
@@ -230,14 +231,14 @@ BlockParams KvHeadInt4::params(KvPart part, std::int64_t first) const {
 void KvHeadInt4::rows(KvPart part, std::int64_t first, std::int64_t count, float* out) const {
   const int dims = cache_.page.head_dim;
   const std::int64_t end = first + count;
-  for (; first < end; first += kBlockTokens, out += kBlockTokens * dims) {
+  for (; first < end; first += kKvBlockTokens, out += kKvBlockTokens * dims) {
     if (!is_coded(first)) {
-      raw_rows(part, first, std::min<std::int64_t>(kBlockTokens, end - first), out);
+      raw_rows(part, first, std::min<std::int64_t>(kKvBlockTokens, end - first), out);
       continue;
     }
     codes(part, first, out);
     const BlockParams all = params(part, first);
-    for (std::size_t token = 0; token < kBlockTokens; ++token) {
+    for (std::size_t token = 0; token < kKvBlockTokens; ++token) {
       for (int group = 0; group < cache_.page.num_groups(); ++group) {
         const auto g = static_cast<std::size_t>(group);
         widen_codes(all.scales[g][token], all.minima[g][token], cache_.page.kv_group,
@@ -248,18 +249,18 @@ void KvHeadInt4::rows(KvPart part, std::int64_t first, std::int64_t count, float
 }
 
 void KvHeadInt4::pack(KvPart part, std::int64_t first) const {
-  std::array<float, kBlockTokens * kMaxHeadDim> numbers;
-  raw_rows(part, first, kBlockTokens, numbers.data());
+  std::array<float, kKvBlockTokens * kMaxHeadDim> numbers;
+  raw_rows(part, first, kKvBlockTokens, numbers.data());
   pack_block(cache_.page, part, head_, static_cast<int>(first % layout::kPageTokens),
              numbers.data(), page(first));
 }
 
 void KvHeadInt4::store() const {
   const int dims = cache_.page.head_dim;
-  const std::int64_t end_packed = end_ / kBlockTokens * kBlockTokens;
+  const std::int64_t end_packed = end_ / kKvBlockTokens * kKvBlockTokens;
   for (const KvPart part : {KvPart::Key, KvPart::Value}) {
     // Blocks first: they take rows of the old tail, which the new tail will overwrite.
-    for (std::int64_t first = end_coded_; first < end_packed; first += kBlockTokens) {
+    for (std::int64_t first = end_coded_; first < end_packed; first += kKvBlockTokens) {
       pack(part, first);
     }
     for (std::int64_t position = begin_; position < end_; ++position) {

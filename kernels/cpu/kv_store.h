@@ -21,13 +21,13 @@ struct StepRows {
 // values[i] to the nearest BF16, as floats.
 void round_to_bf16(float* values, std::int64_t count);
 
-inline constexpr int kBlockTokens = layout::KvPageInt4::kBlockTokens;
+inline constexpr int kKvBlockTokens = layout::KvPageInt4::kBlockTokens;
 inline constexpr int kMaxKvGroups = 4;  // 128 dims in groups of 32
 
 // Scales and minima of one block, group by group.
 struct BlockParams {
-  std::array<std::array<float, kBlockTokens>, kMaxKvGroups> scales;
-  std::array<std::array<float, kBlockTokens>, kMaxKvGroups> minima;
+  std::array<std::array<float, kKvBlockTokens>, kMaxKvGroups> scales;
+  std::array<std::array<float, kKvBlockTokens>, kMaxKvGroups> minima;
 };
 
 class KvHeadInt4 {

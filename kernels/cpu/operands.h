@@ -1,5 +1,5 @@
 // The left side of a matrix product as the contract's proj() has it: rows of x, normalised or not,
-// rounded to the type that the weights want and held in float32. Not the product: project.h.
+// rounded to the type that the weights want and held in float32. Not the product: linear.h.
 #pragma once
 
 #include <cstdint>

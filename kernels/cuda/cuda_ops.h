@@ -16,8 +16,9 @@ void embed(const EmbedArgs& a, StreamHandle stream);
 // device.
 [[nodiscard]] Int4GemmMachine query_int4_gemm_machine();
 
-// F16 x, INT4 weights and a float32 residual. The same bits for a token whatever other tokens there
-// are; they differ from the CPU's by the order of additions within a group.
+// F16 x (8-byte aligned, row_stride a multiple of 4), INT4 weights and a float32 residual. The same
+// bits for a token whatever other tokens there are; from the CPU's they differ by the order of
+// additions within a group and by one rounding less where a scale is multiplied in.
 void linear_residual(const LinearResidualArgs& a, const Int4GemmMachine& machine,
                      StreamHandle stream);
 

@@ -5,8 +5,7 @@
 //          takes 16 / C, and of the strips each warp takes every C-th: 16 warps, one segment each.
 //          Nothing is shared by warps until a strip's segments are added up, so no barrier of the
 //          block stands in the loop over the weights.
-// weights  Each warp has a ring of pieces (some groups of one strip, or of two) that bulk copies fill
-//          and refill; they start before the predecessor kernel has ended, for nobody writes weights.
+// weights  Each warp has a ring of pieces, some groups of one strip, that bulk copies fill and refill; they start before the predecessor kernel has ended, for nobody writes weights.
 // tokens   F16, in shared memory in the order of operand B: for 64 columns lane t has the 16 halves
 //          that it needs of a token side by side. With one tile of 8 tokens a warp holds its part in
 //          registers, where it fits.
@@ -42,6 +41,9 @@ __device__ __forceinline__ float tree_sum(const float* values, int stride) {
 // which they are used. Called by whole warps.
 template <class Config>
 class WeightRing {
+  static_assert(kInt4GemmThreads / 32 == layout::kNumKSegments, "a warp for each segment");
+  static_assert(Config::kHeldGroups == 0 || Config::kTiles == 1, "operands of one tile are held");
+
  public:
   __device__ WeightRing(const Int4GemmArgs& args, std::uint32_t barriers, std::uint32_t buffer,
                         int first_strip, int end_strip, int first_group, int end_group)
@@ -71,7 +73,10 @@ class WeightRing {
   // All lanes have used what they read of the piece: its place is filled again.
   __device__ void release() {
     __syncwarp();
-    if (is_leader()) request();
+    if (is_leader()) {
+      ptx::order_copies_after_reads();
+      request();
+    }
     if (++stage_ == Config::kStages) {
       stage_ = 0;
       parity_ ^= 1;
@@ -93,18 +98,13 @@ class WeightRing {
     const std::uint32_t bytes = groups * Config::kRecordBytes;
     const std::uint32_t barrier = barriers_ + 8 * request_stage_;
     const std::uint32_t place = buffer_ + request_stage_ * Config::kPieceBytes;
-    const bool second = Config::kStrips == 2 && next_strip_ + Config::kCluster < end_strip_;
-    ptx::barrier_expect(barrier, second ? 2 * bytes : bytes);
+    ptx::barrier_expect(barrier, bytes);
     ptx::bulk_copy(place, record(next_strip_), bytes, barrier, policy_);
-    if (second) {
-      ptx::bulk_copy(place + Config::kPieceGroups * Config::kRecordBytes,
-                     record(next_strip_ + Config::kCluster), bytes, barrier, policy_);
-    }
     if (++request_stage_ == Config::kStages) request_stage_ = 0;
     next_group_ += Config::kPieceGroups;
     if (next_group_ >= end_group_) {
       next_group_ = first_group_;
-      next_strip_ += Config::kStrips * Config::kCluster;
+      next_strip_ += Config::kCluster;
     }
   }
 
@@ -168,12 +168,17 @@ class Int4Gemm {
       finish_round(first, buffer);
       buffer ^= 1;
     }
+    // A block without strips waits for those that still write their squares into it.
+    if constexpr (kCluster > 1 && Operand::kNormalised) {
+      __syncwarp();
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
+    }
   }
 
  private:
   static constexpr int kTiles = Config::kTiles;
   static constexpr int kCluster = Config::kCluster;
-  static constexpr int kStrips = Config::kStrips;
   static constexpr int kSegments = layout::kNumKSegments / kCluster;  // of a block
   static constexpr int kBlocks = Config::kGroup / 64;                 // of 64 columns, in a group
   static constexpr int kHeldGroups = Config::kHeldGroups;
@@ -299,9 +304,9 @@ class Int4Gemm {
 
   // All strips of this warp in one round: sums of its segment to shared memory.
   __device__ void multiply_round(WeightRing<Config>& ring, int first) {
-    for (int q = 0; q < args_.round_strips; q += kStrips) {
+    for (int q = 0; q < args_.round_strips; ++q) {
       if (first + strip_lane_ + q * kCluster >= end_strip_) return;
-      float sums[kStrips][kTiles][4] = {};
+      float sums[kTiles][4] = {};
       if constexpr (kHeldGroups > 0) {
 #pragma unroll
         for (int i = 0; i < kHeldGroups; i += Config::kPieceGroups) {
@@ -312,23 +317,19 @@ class Int4Gemm {
           multiply_piece(ring, group, 0, sums);
         }
       }
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) store_sums(strip_lane_ + (q + s) * kCluster, sums[s]);
+      store_sums(strip_lane_ + q * kCluster, sums);
     }
   }
 
   // `held`: the piece's first group among those in registers.
   __device__ __forceinline__ void multiply_piece(WeightRing<Config>& ring, int group, int held,
-                                                 float (&sums)[kStrips][kTiles][4]) {
+                                                 float (&sums)[kTiles][4]) {
     const std::uint32_t piece = ring.wait();
-    Record records[Config::kPieceGroups][kStrips];
+    Record records[Config::kPieceGroups];
 #pragma unroll
     for (int i = 0; i < Config::kPieceGroups; ++i) {
       if (i > 0 && group + i >= end_group_) continue;
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) {
-        load_record(records[i][s], piece + (s * Config::kPieceGroups + i) * Config::kRecordBytes);
-      }
+      load_record(records[i], piece + i * Config::kRecordBytes);
     }
 #pragma unroll
     for (int i = 0; i < Config::kPieceGroups; ++i) {
@@ -340,40 +341,30 @@ class Int4Gemm {
     ring.release();
   }
 
-  __device__ __forceinline__ void multiply_group(const Record (&records)[kStrips], int group,
-                                                 int held, float (&sums)[kStrips][kTiles][4]) {
-    float chains[kBlocks][kStrips][kTiles][4] = {};
+  __device__ __forceinline__ void multiply_group(const Record& record, int group, int held,
+                                                 float (&sums)[kTiles][4]) {
+    float chains[kBlocks][kTiles][4] = {};
 #pragma unroll
     for (int q = 0; q < 2 * kBlocks; ++q) {  // two tiles of 16 columns at a time
       uint4 b[kTiles];
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) b[n] = operand(n, group, held, q);
+      const uint4& words = record.words[q / 2];
+      std::uint32_t a[4];
+      ptx::unpack_codes(a, q % 2 == 0 ? words.x : words.z, masks_);
 #pragma unroll
-      for (int s = 0; s < kStrips; ++s) {
-        const uint4& words = records[s].words[q / 2];
-        std::uint32_t a[4];
-        ptx::unpack_codes(a, q % 2 == 0 ? words.x : words.z, masks_);
+      for (int n = 0; n < kTiles; ++n) ptx::mma_m16n8k16(chains[q / 2][n], a, b[n].x, b[n].y);
+      ptx::unpack_codes(a, q % 2 == 0 ? words.y : words.w, masks_);
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          ptx::mma_m16n8k16(chains[q / 2][s][n], a, b[n].x, b[n].y);
-        }
-        ptx::unpack_codes(a, q % 2 == 0 ? words.y : words.w, masks_);
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          ptx::mma_m16n8k16(chains[q / 2][s][n], a, b[n].z, b[n].w);
-        }
-      }
+      for (int n = 0; n < kTiles; ++n) ptx::mma_m16n8k16(chains[q / 2][n], a, b[n].z, b[n].w);
     }
 #pragma unroll
-    for (int s = 0; s < kStrips; ++s) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float sum = chains[0][s][n][i];
-          if constexpr (kBlocks == 2) sum += chains[1][s][n][i];
-          sums[s][n][i] += (i < 2 ? records[s].scale : records[s].scale_8) * sum;
-        }
+      for (int i = 0; i < 4; ++i) {
+        float sum = chains[0][n][i];
+        if constexpr (kBlocks == 2) sum += chains[1][n][i];
+        sums[n][i] += (i < 2 ? record.scale : record.scale_8) * sum;
       }
     }
   }

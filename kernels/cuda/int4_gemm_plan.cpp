@@ -5,6 +5,7 @@
 #include <array>
 
 #include "kernels/check.h"
+#include "kernels/error.h"
 
 namespace fut::cuda {
 namespace {
@@ -38,7 +39,7 @@ Int4GemmLayout lay_out(const Int4GemmConfigValues& config, const layout::Int4Til
   Int4GemmLayout l;
   l.squares = aligned(kWarps * config.stages * 8);
   l.ring = l.squares + aligned(layout::kNumKSegments * kMaxInt4Tokens * 4);
-  const int piece = config.strips * config.piece_groups * tile.record_bytes();
+  const int piece = config.piece_groups * tile.record_bytes();
   l.tokens = l.ring + aligned(kWarps * config.stages * piece);
   l.token_stride = block_groups(tile.num_groups(), config.cluster) * tile.group * 2 + 16;
   l.partial = l.tokens + aligned(num_tokens * l.token_stride);
@@ -53,24 +54,24 @@ Int4GemmLayout lay_out(const Int4GemmConfigValues& config, const layout::Int4Til
 std::array<Int4GemmConfigValues, 4> candidates(const layout::Int4Tile& tile, int num_tokens) {
   const bool large = tile.bytes() >= kLargeMatrixBytes;
   const bool wide = tile.num_groups() * tile.group > 4096;
-  const Int4GemmConfigValues plain{1, 1, 1, 2, 2, 0};
-  const Int4GemmConfigValues pair{1, 2, 1, 2, 2, 0};
-  const Int4GemmConfigValues four{1, 4, 1, 2, 2, 0};
-  const Int4GemmConfigValues eight{4, 8, 1, 1, 2, 0};
+  const Int4GemmConfigValues plain{1, 1, 2, 2, 0};
+  const Int4GemmConfigValues pair{1, 2, 2, 2, 0};
+  const Int4GemmConfigValues four{1, 4, 2, 2, 0};
+  const Int4GemmConfigValues eight{4, 8, 1, 2, 0};
   if (num_tokens <= 4) {
-    if (large && !wide && tile.group == 128) return {{{1, 1, 1, 2, 3, 2}, plain, pair, four}};
-    if (large && wide) return {{{1, 1, 1, 4, 2, 0}, plain, pair, four}};
+    if (large && !wide && tile.group == 128) return {{{1, 1, 2, 3, 2}, plain, pair, four}};
+    if (large && wide) return {{{1, 1, 4, 2, 0}, plain, pair, four}};
     return {{plain, pair, four, four}};
   }
   if (num_tokens <= 8) {
     if (wide) return {{pair, four, four, four}};
-    if (large && tile.group == 128) return {{{1, 1, 1, 2, 3, 2}, plain, pair, four}};
+    if (large && tile.group == 128) return {{{1, 1, 2, 3, 2}, plain, pair, four}};
     return {{plain, pair, four, four}};
   }
   if (num_tokens <= 16) {
-    return {{{2, 2, 1, 2, 2, 0}, {2, 4, 1, 2, 2, 0}, eight, eight}};
+    return {{{2, 2, 2, 2, 0}, {2, 4, 2, 2, 0}, eight, eight}};
   }
-  return {{{4, 4, 1, 1, 2, 0}, eight, eight, eight}};
+  return {{{4, 4, 1, 2, 0}, eight, eight, eight}};
 }
 
 int num_blocks(const Int4GemmConfigValues& config, const Int4GemmMachine& machine) {
@@ -92,15 +93,8 @@ int round_strips(const Int4GemmConfigValues& config, const layout::Int4Tile& til
   const int clusters = blocks / config.cluster;
   const int strips_of_cluster = (tile.num_strips() + clusters - 1) / clusters;
   const int strips_of_warp = (strips_of_cluster + config.cluster - 1) / config.cluster;
-  const auto whole = [&](int strips) {
-    return std::max(config.strips, strips / config.strips * config.strips);
-  };
-  int strips =
-      whole(std::min(strips_of_warp + config.strips - 1, std::max(1, kRoundTokens / num_tokens)));
-  while (strips > config.strips &&
-         lay_out(config, tile, num_tokens, strips).bytes > kMaxSharedBytes) {
-    strips -= config.strips;
-  }
+  int strips = std::min(strips_of_warp, std::max(1, kRoundTokens / num_tokens));
+  while (strips > 1 && lay_out(config, tile, num_tokens, strips).bytes > kMaxSharedBytes) --strips;
   return strips;
 }
 
@@ -124,6 +118,21 @@ std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile, int num
     if (plan.args.layout.bytes <= kMaxSharedBytes) return plan;
   }
   return std::nullopt;
+}
+
+void no_such_instance(const Int4GemmConfigValues& config) {
+  throw runtime_failure(
+      "no instance of the INT4 main loop for {} tiles, clusters of {}, {} groups a piece, {} "
+      "stages, "
+      "{} groups held",
+      config.tiles, config.cluster, config.piece_groups, config.stages, config.held_groups);
+}
+
+void check_int4_operand(const void* x, std::int64_t row_stride, bool int4_weights) {
+  FUT_CHECK(int4_weights, "on the GPU this op takes INT4 weights, {} are not", "others");
+  FUT_CHECK(reinterpret_cast<std::uintptr_t>(x) % 8 == 0 && row_stride % 4 == 0,
+            "x lies at {} with a row stride of {}: the GPU reads four numbers at a time", x,
+            row_stride);
 }
 
 }  // namespace fut::cuda

@@ -19,25 +19,23 @@ inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block on compute cap
 struct Int4GemmConfigValues {
   int tiles = 1;         // of 8 tokens
   int cluster = 1;       // blocks that share K
-  int strips = 1;        // that a warp multiplies at a time
   int piece_groups = 2;  // of a piece of the ring
   int stages = 3;        // pieces of a warp's ring
   int held_groups = 0;   // of tokens that a warp holds in registers; 0: none
   bool operator==(const Int4GemmConfigValues&) const = default;
 };
 
-template <int kTiles_, int kCluster_, int kStrips_, int kPieceGroups_, int kStages_,
-          int kHeldGroups_, int kGroup_>
+template <int kTiles_, int kCluster_, int kPieceGroups_, int kStages_, int kHeldGroups_,
+          int kGroup_>
 struct Int4GemmConfig {
   static constexpr int kTiles = kTiles_;
   static constexpr int kCluster = kCluster_;
-  static constexpr int kStrips = kStrips_;
   static constexpr int kPieceGroups = kPieceGroups_;
   static constexpr int kStages = kStages_;
   static constexpr int kHeldGroups = kHeldGroups_;
   static constexpr int kGroup = kGroup_;
   static constexpr int kRecordBytes = layout::Int4Tile{16, kGroup_, kGroup_}.record_bytes();
-  static constexpr int kPieceBytes = kStrips * kPieceGroups * kRecordBytes;
+  static constexpr int kPieceBytes = kPieceGroups * kRecordBytes;
 };
 
 // Byte offsets in a block's shared memory.
@@ -57,7 +55,7 @@ struct Int4GemmArgs {
   int num_strips = 0;
   int num_groups = 0;  // of a row
   int num_tokens = 0;
-  int round_strips = 1;  // strips that a warp multiplies before sums meet; a multiple of `strips`
+  int round_strips = 1;  // strips that a warp multiplies before sums meet
   Int4GemmLayout layout;
 };
 
@@ -81,5 +79,10 @@ struct Int4GemmMachine {
 [[nodiscard]] std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile,
                                                          int num_tokens,
                                                          const Int4GemmMachine& machine);
+
+// Throws: a plan names what was not built, or an op got operands that its kernel cannot read. Here
+// because sources that nvcc compiles do without the error builders.
+[[noreturn]] void no_such_instance(const Int4GemmConfigValues& config);
+void check_int4_operand(const void* x, std::int64_t row_stride, bool int4_weights);
 
 }  // namespace fut::cuda

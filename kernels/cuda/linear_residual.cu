@@ -40,6 +40,7 @@ struct ResidualEpilogue {
 void launch_tokens(const LinearResidualArgs& a, const Int4Matrix& w, std::int64_t first, int count,
                    const Int4GemmMachine& machine, StreamHandle stream) {
   auto plan = plan_int4_gemm(w.tile, count, machine);
+  if (!plan && count == 1) no_such_instance({});
   if (!plan) {
     launch_tokens(a, w, first, count / 2, machine, stream);
     launch_tokens(a, w, first + count / 2, count - count / 2, machine, stream);
@@ -56,7 +57,7 @@ void launch_tokens(const LinearResidualArgs& a, const Int4Matrix& w, std::int64_
 template <int kCluster>
 int max_clusters() {
   const auto kernel =
-      int4_gemm_kernel<Int4GemmConfig<1, kCluster, 1, 2, 2, 0, 128>, F16Operand, ResidualEpilogue>;
+      int4_gemm_kernel<Int4GemmConfig<1, kCluster, 2, 2, 0, 128>, F16Operand, ResidualEpilogue>;
   FUT_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
   cudaLaunchConfig_t launch = {};
@@ -91,7 +92,7 @@ void linear_residual(const LinearResidualArgs& a, const Int4GemmMachine& machine
                      StreamHandle stream) {
   check(a);
   const auto* w = std::get_if<Int4Matrix>(&a.weight);
-  if (w == nullptr) throw std::logic_error("linear_residual on the GPU takes INT4 weights");
+  check_int4_operand(a.x.data, a.x.row_stride, w != nullptr);
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
     launch_tokens(a, *w, first, count, machine, stream);

@@ -2,6 +2,7 @@
 // a function of sizes or statistics alone. Exact scalar functions; not how statistics are gathered.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -9,13 +10,14 @@
 
 namespace fut {
 
-// 2^floor(log2(v)) and 2^ceil(log2(v)) for v > 0, exact.
+// 2^floor(log2(v)) and 2^ceil(log2(v)) for v > 0, exact; kept between 2^-126 and 2^126, so that it
+// and its inverse are normal numbers.
 [[nodiscard]] inline float power_of_two_below(double v) {
-  return static_cast<float>(std::ldexp(1.0, std::ilogb(v)));
+  return static_cast<float>(std::ldexp(1.0, std::clamp(std::ilogb(v), -126, 126)));
 }
 [[nodiscard]] inline float power_of_two_above(double v) {
   const float below = power_of_two_below(v);
-  return static_cast<double>(below) == v ? below : 2 * below;
+  return static_cast<double>(below) >= v || below == 0x1p126F ? below : 2 * below;
 }
 
 // Of a normalised row of `hidden` numbers, none of which can exceed sqrt(hidden): it never

@@ -16,6 +16,12 @@
 namespace fut::test {
 namespace {
 
+// The engine may be farther from the reference than another order of sums is by half; a fault must
+// be ten times what that lets pass. Seen with 192 tokens: 38 times the floor for parameters of
+// unrotated keys, 92 without rope scaling, thousands for the others.
+constexpr double kAccepted = 1.5;
+constexpr double kClear = 10;
+
 KvCacheChoice cache_of(KvCacheDtype dtype) {
   KvCacheChoice choice;
   choice.has_dtype = true;
@@ -97,6 +103,37 @@ TEST_F(QuantizedDemo, AReplyNeverDependsOnItsNeighbours) {
   }
 }
 
+TEST_F(QuantizedDemo, WhatAnEarlierSequenceLeftBehindIsNeverRead) {
+  ModelRunner runner(packed(), {.precision = Precision::Int4});
+  EngineOptions options;
+  options.kv_cache = runner.kv_cache();
+  options.max_sequences = 1;  // one raw slot, and the same pages over again
+  options.context_tokens = 128;
+  const std::vector<std::vector<std::int32_t>> prompts = windows(3, 70);
+  const auto reply = [&](Engine& engine, std::vector<std::int32_t> prompt, int cancel_after) {
+    Request request;
+    request.prompt = std::move(prompt);
+    request.max_new_tokens = 30;
+    request.num_logprobs = 1;
+    request.sampling.sample.temperature = 0;
+    const SequenceId id = engine.submit(request);
+    std::vector<std::pair<std::int32_t, float>> tokens;
+    while (!engine.idle()) {
+      for (const TokenEvent& event : engine.step()) {
+        tokens.emplace_back(event.token, event.logprob);
+      }
+      if (std::ssize(tokens) == cancel_after) engine.cancel(id);
+    }
+    return tokens;
+  };
+  Engine fresh(runner.backend(), runner.load_model(), options);
+  const auto expected = reply(fresh, prompts[2], -1);
+  Engine used(runner.backend(), runner.load_model(), options);
+  EXPECT_EQ(reply(used, prompts[0], -1).size(), 30U);
+  EXPECT_EQ(reply(used, prompts[1], 7).size(), 7U);
+  EXPECT_EQ(reply(used, prompts[2], -1), expected);
+}
+
 // The engine's decode path against the reference, and the reference against itself.
 struct ReferenceComparison {
   std::vector<std::vector<std::vector<float>>> engine;
@@ -120,6 +157,9 @@ ReferenceComparison compare_with_reference(const std::filesystem::path& packed,
 }
 
 TEST_F(QuantizedDemo, DecodeIsTheReferenceWithinTheNoiseOfSummationOrder) {
+#ifdef FUT_SANITIZED
+  GTEST_SKIP() << "runs the plain reference over hundreds of tokens: too slow under sanitizers";
+#endif
   const TokenWindows text = windows(3, 256);
   for (const KvCacheDtype dtype : {KvCacheDtype::Bf16, KvCacheDtype::Int4}) {
     SCOPED_TRACE(kv_cache_dtype_name(dtype));
@@ -129,12 +169,15 @@ TEST_F(QuantizedDemo, DecodeIsTheReferenceWithinTheNoiseOfSummationOrder) {
         "cache %s: KL %.3g (floor %.3g), difference %.2g +- %.2g, top-1 %.4f (floor %.4f)\n",
         kv_cache_dtype_name(dtype).data(), engine.kl, c.floor.kl, engine.difference,
         engine.difference_error, engine.top1, c.floor.top1);
-    EXPECT_LE(engine.kl, 1.5 * c.floor.kl);
+    EXPECT_LE(engine.kl, kAccepted * c.floor.kl);
     EXPECT_LE(std::abs(engine.difference), 3 * engine.difference_error);
   }
 }
 
 TEST_F(QuantizedDemo, EachFaultIsSeenByThatComparison) {
+#ifdef FUT_SANITIZED
+  GTEST_SKIP() << "runs the plain reference over hundreds of tokens: too slow under sanitizers";
+#endif
   const TokenWindows text = windows(1, 192);
   const ReferenceComparison c = compare_with_reference(packed(), text, KvCacheDtype::Int4);
   const QuantizedReference reference(packed());
@@ -154,7 +197,7 @@ TEST_F(QuantizedDemo, EachFaultIsSeenByThatComparison) {
     const auto wrong = reference.logits(text[0], kv, SumOrder::Ascending, fault);
     const RowComparison seen = compare_rows(wrong, c.engine[0], text[0]);
     std::printf("%-30s KL %.3g, %.0f times the floor\n", name, seen.kl, seen.kl / c.floor.kl);
-    EXPECT_GT(seen.kl, 1.5 * c.floor.kl) << name;
+    EXPECT_GT(seen.kl, kClear * kAccepted * c.floor.kl) << name;
   }
 }
 

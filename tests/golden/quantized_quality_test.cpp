@@ -2,8 +2,10 @@
 // text of the larger self-trained model, whose keys and up_proj hold outliers that leave its function
 // as it was. By KL to float32 and by paired differences; perplexity alone resolves too little.
 //
-// Effects seen on 8 windows of 512 tokens (nats; noise floor of an INT4 model with a BF16 cache
-// below 1e-4) stand beside the checks.
+// Seen on 8 windows of 512 tokens, KL to float32 in nats: bf16 0.0001, fp8 0.0058, rtn 0.0426 (min-max
+// scales 0.0551, groups of 64 0.0370), gptq rotated 0.0320; INT4 cache with q and k as they come, rtn:
+// rotated 0.0648, not rotated 0.3242, a paired difference of +0.22 nats; INT8 head to BF16 head 8e-5.
+// The noise floor (sums in another order) is 1e-5 with a BF16 cache and 7e-4 with an INT4 cache.
 #include <cstdio>
 #include <gtest/gtest.h>
 #include <map>

@@ -6,6 +6,7 @@
 
 #include "kernels/numeric/formats.h"
 #include "tests/support/backends.h"
+#include "tests/support/packed_weights.h"
 
 #if FUT_CUDA
 #include "kernels/cuda/cuda_ops.h"
@@ -19,6 +20,8 @@ namespace {
 
 constexpr int kTokens = 32;
 constexpr int kGap = 4;  // columns between rows of the residual, and rows around it
+// Of those: a number, for what is added to a NaN by mistake leaves no trace.
+constexpr float kUntouched = 12345.0F;
 
 struct Shape4 {
   int rows;
@@ -53,7 +56,7 @@ struct Problem {
   layout::Int4Tile tile;
   std::vector<std::uint8_t> packed;
   std::vector<std::uint16_t> x;  // [kTokens, cols]
-  std::vector<float> residual;   // [kTokens + 2 * kGap, rows + kGap], NaN outside
+  std::vector<float> residual;   // [kTokens + 2 * kGap, rows + kGap], kUntouched outside
   std::vector<std::int32_t> exponents;
 
   Problem(const Shape4& s, bool exact)
@@ -63,7 +66,7 @@ struct Problem {
     for (int i = 0; i < kTokens * s.cols; ++i) {
       x.push_back(f32_to_f16(exact ? static_cast<float>(engine() % 3) - 1.0F : normal(engine)));
     }
-    residual.assign(static_cast<std::size_t>((kTokens + 2 * kGap) * stride()), kPoison);
+    residual.assign(static_cast<std::size_t>((kTokens + 2 * kGap) * stride()), kUntouched);
     for (int m = 0; m < kTokens; ++m) {
       exponents.push_back(m % 3);
       for (int n = 0; n < s.rows; ++n)
@@ -130,6 +133,28 @@ void expect_bits(const Problem& problem, const std::vector<float>& expected,
       << ", " << tokens << " tokens";
 }
 
+TEST(Int4GemmPlan, FitsABlockWithoutOverlap) {
+  const cuda::Int4GemmMachine machine{132, 66, 30, 15};
+  for (const Shape4& shape : kShapes) {
+    for (int tokens = 1; tokens <= cuda::kMaxInt4Tokens; ++tokens) {
+      const auto plan =
+          cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, tokens, machine);
+      if (!plan) continue;  // in parts
+      const cuda::Int4GemmLayout& l = plan->args.layout;
+      EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
+      EXPECT_GE(8 * plan->config.tiles, tokens);
+      EXPECT_TRUE(l.barriers < l.squares && l.squares < l.ring && l.ring < l.tokens &&
+                  l.tokens < l.partial && l.partial < l.incoming && l.incoming <= l.bytes);
+      EXPECT_EQ(l.ring % 16, 0);
+      EXPECT_EQ(l.token_stride % 128, 16);
+      if (plan->config.held_groups > 0) {
+        EXPECT_GE(plan->config.held_groups * layout::kNumKSegments, shape.cols / shape.group);
+      }
+    }
+    EXPECT_TRUE(cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, 8, machine));
+  }
+}
+
 TEST(Int4LinearCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
   FUT_REQUIRE_GPU_DEVICE();
   const std::vector<CpuSetup> setups = cpu_setups();
@@ -155,6 +180,66 @@ TEST(Int4LinearCuda, GivesTheSameBitsAtEveryNumberOfTokens) {
     for (const int tokens : {1, 2, 4, 5, 8, 9, 15, 16, 17, 25, 31}) {
       expect_bits(problem, first_rows(problem, all, tokens), gpu.run(tokens), tokens);
     }
+  }
+}
+
+TEST(Int4LinearCuda, TakesMoreTokensThanOneLaunchAndNoExponents) {
+  FUT_REQUIRE_GPU_DEVICE();
+  constexpr std::int64_t kMany = 70;
+  const std::vector<CpuSetup> setups = cpu_setups();
+  Backend& cpu = *setups.back().backend;
+  const Problem problem({200, 1152, 128}, true);
+  const std::int64_t x_stride = problem.shape.cols + 4;
+  std::vector<std::uint16_t> x(static_cast<std::size_t>(kMany * x_stride), f32_to_f16(2.0F));
+  for (std::size_t i = 0; i < x.size(); i += 3) x[i] = f32_to_f16(-1.0F);
+  std::vector<float> expected(static_cast<std::size_t>(kMany * problem.shape.rows), 1.0F);
+  OnDevice device;
+  float* residual = device.copy(std::span(std::as_const(expected)));
+  const auto args = [&](const std::uint16_t* tokens, const std::uint8_t* weights, float* rows) {
+    LinearResidualArgs a = problem.args(tokens, weights, nullptr, nullptr, 1);
+    a.x = ConstActivationView(tokens, DType::F16, kMany, problem.shape.cols, x_stride);
+    a.residual = ActivationView(rows, DType::F32, kMany, problem.shape.rows, problem.shape.rows);
+    return a;
+  };
+  cpu.linear_residual(args(x.data(), problem.packed.data(), expected.data()));
+  cuda::linear_residual(args(device.copy(std::span(std::as_const(x))),
+                             device.copy(std::span(problem.packed)), residual),
+                        cuda::query_int4_gemm_machine(), device.stream());
+  EXPECT_TRUE(
+      same_bits(expected, device.fetch(residual, expected.size()), {kMany, problem.shape.rows}));
+}
+
+TEST(Int4LinearCuda, StaysWithinTheBoundOfItsArithmetic) {
+  FUT_REQUIRE_GPU_DEVICE();
+  constexpr std::int64_t kFew = 3;
+  const std::vector<CpuSetup> setups = cpu_setups();
+  for (const Shape4& shape : {Shape4{40, 4096, 128}, Shape4{40, 14336, 64}}) {
+    const GuardedInt4 weights(*setups[0].backend, layout::RowOrder::natural(shape.rows), shape.cols,
+                              shape.group, Scales::Any, 7);
+    std::vector<std::uint16_t> x;
+    for (const float v : normal_values(kFew * shape.cols, 9)) x.push_back(f32_to_f16(v));
+    std::vector<Bounded> expected;
+    for (std::int64_t m = 0; m < kFew; ++m) {
+      std::vector<float> row;
+      for (int k = 0; k < shape.cols; ++k) {
+        row.push_back(f16_to_f32(x[static_cast<std::size_t>(m * shape.cols + k)]));
+      }
+      for (int n = 0; n < shape.rows; ++n) {
+        expected.push_back(Bounded(0.0F) + weights.bounded_product(n, row));
+      }
+    }
+    OnDevice device;
+    Int4Matrix matrix = weights.view();
+    matrix.packed = device.copy(std::span(weights.packed()));
+    const std::vector<float> zeros(expected.size());
+    float* residual = device.copy(std::span(zeros));
+    LinearResidualArgs a;
+    a.x = ConstActivationView(device.copy(std::span(std::as_const(x))), DType::F16, kFew,
+                              shape.cols, shape.cols);
+    a.weight = matrix;
+    a.residual = ActivationView(residual, DType::F32, kFew, shape.rows, shape.rows);
+    cuda::linear_residual(a, cuda::query_int4_gemm_machine(), device.stream());
+    EXPECT_TRUE(within_bounds(expected, device.fetch(residual, zeros.size()), {kFew, shape.rows}));
   }
 }
 

@@ -40,6 +40,12 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
       : "memory");
 }
 
+// What this thread read or wrote in shared memory, and what it saw through a barrier, comes before
+// the copies it asks for afterwards.
+__device__ __forceinline__ void order_copies_after_reads() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // The second-level cache drops these lines first: every byte of the weights is used once a step.
 __device__ __forceinline__ std::uint64_t evict_first_policy() {
   std::uint64_t policy;

@@ -34,8 +34,10 @@ struct Int4Masks {
 // The eight codes of a word as FP16 numbers -8 .. 7, exact: operand A of one lane.
 __device__ __forceinline__ void unpack_codes(std::uint32_t (&a)[4], std::uint32_t word,
                                              const Int4Masks& masks) {
-  constexpr std::uint32_t kLowBias = 0x64086408U;   // 1024 + 8, twice
-  constexpr std::uint32_t kHighBias = 0x54805480U;  // 64 + 8, twice
+  // What code 0 unpacks to, twice: an FP16 has steps of 1 from 1024 on, and of 1/16 from 64 on.
+  constexpr std::uint32_t kLowBias = layout::kInt4LowMagic + layout::kInt4CodeBias * 0x00010001U;
+  constexpr std::uint32_t kHighBias =
+      layout::kInt4HighMagic + 16 * layout::kInt4CodeBias * 0x00010001U;
   const std::uint32_t shifted = word >> 8;
   a[0] = subtract_half2(masked_or(word, masks.low, layout::kInt4LowMagic), kLowBias);
   a[1] = subtract_half2(masked_or(word, masks.high, layout::kInt4HighMagic), kHighBias);

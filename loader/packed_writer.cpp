@@ -34,6 +34,17 @@ PackedTensor checksum_tensor(const std::vector<PackedTensor>& tensors) {
           {static_cast<std::int64_t>(checksum_table_bytes(data_bytes(tensors)))}};
 }
 
+// The first entry of a quantised folder that is none of ours: somebody put it there. Empty: none.
+std::string foreign_entry(const std::filesystem::path& folder) {
+  std::vector<std::string> ours = list_companions(folder);
+  ours.insert(ours.end(), {std::string(kModelFileName), kSourceNoteName});
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (std::ranges::find(ours, name) == ours.end()) return name;
+  }
+  return {};
+}
+
 // Throws Data where `folder` is in use for something that must not be replaced.
 void check_target(const std::filesystem::path& folder, bool overwrite) {
   std::error_code error;
@@ -56,8 +67,15 @@ void check_target(const std::filesystem::path& folder, bool overwrite) {
   }
   if (!overwrite) {
     throw data_error(
-        "{}: exists and holds a quantised model; choose another folder, or remove this one",
+        "{}: exists and holds a quantised model; choose another folder, or have it replaced with "
+        "--overwrite",
         folder.string());
+  }
+  if (const std::string foreign = foreign_entry(folder); !foreign.empty()) {
+    throw data_error(
+        "{}: holds {}, which fut quantize did not write and which would be lost; move it elsewhere "
+        "or choose another folder",
+        folder.string(), foreign);
   }
 }
 

@@ -401,11 +401,21 @@ TEST(ExistingFolder, IsRefusedUnlessItMayBeReplaced) {
                   {(folder / "out").string(), "holds a quantised model"});
   EXPECT_EQ(read_file(folder / "out" / "model.safetensors"), before);
 
-  write_file(folder / "out" / "left over", "x");
   write_packed(folder / "out", config, true);
   EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out"});
   EXPECT_EQ(entries(folder / "out"), std::vector<std::string>{"model.safetensors"});
   EXPECT_NO_THROW((void)PackedModel::open(folder / "out", config));
+}
+
+TEST(ExistingFolder, IsNotReplacedWhereAUserPutSomethingIntoIt) {
+  const TempFolder folder;
+  write_packed(folder / "out", packable_config());
+  write_file(folder / "out" / "config.json", "{}");  // one of ours
+  write_file(folder / "out" / "notes.txt", "mine");
+  expect_mentions(error_message(ErrorKind::Data,
+                                [&] { write_packed(folder / "out", packable_config(), true); }),
+                  {(folder / "out").string(), "notes.txt", "would be lost"});
+  EXPECT_EQ(read_file(folder / "out" / "notes.txt"), "mine");
 }
 
 TEST(ExistingFolder, ThatWeDidNotWriteIsNeverReplaced) {

@@ -14,6 +14,8 @@
 #include "kernels/error.h"
 #include "loader/checkpoint.h"
 #include "loader/packed_model.h"
+#include "loader/source_identity.h"
+#include "tokenizer/sha256.h"
 
 namespace fut::app {
 namespace {
@@ -70,6 +72,13 @@ Model load_packed(Backend& backend, const std::filesystem::path& folder, OpenedM
   const ParallelFor threads = parallel_for_on_threads(options.device.cpu_threads);
   const PackedModel packed = PackedModel::open(folder, model.folder.config);
   tell(packed.notices());
+  if (const std::string change = config_difference(packed.info().source, folder, sha256_hex);
+      !change.empty()) {
+    warn_in_any_case(fmt::format(
+        "{}: {} when the weights were quantised: replies may be wrong; restore it, or change the "
+        "original and quantise that",
+        folder.string(), change));
+  }
   ProgressLine line;
   return Model::load_packed(
       backend, packed, model.folder.config, model.precision, options.arithmetic.head,

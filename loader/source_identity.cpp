@@ -160,7 +160,17 @@ std::string file_difference(const SourceFile& recorded, const SourceFile& now) {
   return {};
 }
 
+constexpr std::string_view kConfigName = "config.json";
+
 }  // namespace
+
+std::string config_difference(const SourceIdentity& recorded, const std::filesystem::path& packed,
+                              const Sha256Function& sha256) {
+  const auto then = std::ranges::find(recorded.files, kConfigName, &SourceFile::name);
+  if (then == recorded.files.end()) return {};
+  return file_difference(
+      *then, identify_file(packed, std::string(kConfigName), IdentityDepth::Quick, sha256, {}));
+}
 
 std::vector<std::string> list_companions(const std::filesystem::path& source) {
   std::error_code error;

@@ -65,6 +65,13 @@ struct SourceDifference {
                                                              const Sha256Function& sha256,
                                                              const ParallelFor& parallel_for);
 
+// How the config.json beside a packed file differs from the one that its weights were made with, by
+// size and head; empty: not at all. A packed folder takes it along byte for byte, and a changed one
+// computes another function with the same weights. Throws Data where it cannot be read.
+[[nodiscard]] std::string config_difference(const SourceIdentity& recorded,
+                                            const std::filesystem::path& packed,
+                                            const Sha256Function& sha256);
+
 // ---- as text ------------------------------------------------------------------------------------
 
 // Without times: copies of a source make the same packed file. Equal identities give equal text.

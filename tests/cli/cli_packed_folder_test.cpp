@@ -102,6 +102,19 @@ TEST_F(PackedFolder, AnotherVersionIsToldFromDamage) {
   expect_failure(result, 3, {"q/model.safetensors", "version", "quantise"});
 }
 
+TEST_F(PackedFolder, AConfigurationThatWasEditedIsPointedOut) {
+  const std::string config = read_file(model / "config.json");
+  EXPECT_EQ(run({"-q"}).err, "");
+  write_file(model / "config.json", config + "\n");
+  const ProcessResult result = run({"-q"});
+  write_file(model / "config.json", config);
+  EXPECT_EQ(result.exit_code, 0);
+  for (const std::string& fact : {model.string(), std::string("config.json"),
+                                  std::to_string(config.size()), std::string("may be wrong")}) {
+    EXPECT_NE(result.err.find(fact), std::string::npos) << fact << " in: " << result.err;
+  }
+}
+
 TEST_F(PackedFolder, HasNothingToComputeInFullPrecisionWith) {
   for (const char* precision : {"f32", "bf16"}) {
     expect_failure(run({"--precision", precision}), 3,

@@ -199,6 +199,15 @@ TEST_F(QuantizedDemo, EachFaultIsSeenByThatComparison) {
     std::printf("%-30s KL %.3g, %.0f times the floor\n", name, seen.kl, seen.kl / c.floor.kl);
     EXPECT_GT(seen.kl, kClear * kAccepted * c.floor.kl) << name;
   }
+  // The first token twice, as two programs that both add BOS do it.
+  std::vector<std::int32_t> doubled = text[0];
+  doubled.insert(doubled.begin(), doubled.front());
+  auto shifted = reference.logits(doubled, kv);
+  shifted.erase(shifted.begin());
+  const RowComparison seen = compare_rows(shifted, c.engine[0], text[0]);
+  std::printf("%-30s KL %.3g, %.0f times the floor\n", "first token twice", seen.kl,
+              seen.kl / c.floor.kl);
+  EXPECT_GT(seen.kl, kClear * kAccepted * c.floor.kl);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ SourceIdentity look_at_source(const fs::path& source, IdentityDepth depth, int t
 // Written aside and renamed. Without a note the entry is compared by what its own file says of the
 // source, so a note that cannot be written is no failure.
 void write_note(const fs::path& entry, const SourceNote& note) {
-  const fs::path aside = entry / (std::string(kSourceNoteName) + ".partial");
+  const fs::path aside = entry / kSourceNotePartialName;
   std::error_code error;
   {
     std::ofstream file(aside, std::ios::binary | std::ios::trunc);

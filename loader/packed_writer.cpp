@@ -37,7 +37,7 @@ PackedTensor checksum_tensor(const std::vector<PackedTensor>& tensors) {
 // The first entry of a quantised folder that is none of ours: somebody put it there. Empty: none.
 std::string foreign_entry(const std::filesystem::path& folder) {
   std::vector<std::string> ours = list_companions(folder);
-  ours.insert(ours.end(), {std::string(kModelFileName), kSourceNoteName});
+  ours.insert(ours.end(), {std::string(kModelFileName), kSourceNoteName, kSourceNotePartialName});
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (std::ranges::find(ours, name) == ours.end()) return name;

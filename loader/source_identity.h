@@ -82,6 +82,8 @@ struct SourceDifference {
 
 // What a cache entry keeps beside its model.safetensors: where the source lies, and times as well.
 inline constexpr char kSourceNoteName[] = "source.json";
+// Where it is written before it is renamed; left behind where that was cut short.
+inline constexpr char kSourceNotePartialName[] = "source.json.partial";
 struct SourceNote {
   std::string folder;  // canonical path
   SourceIdentity identity;

@@ -410,7 +410,9 @@ TEST(ExistingFolder, IsRefusedUnlessItMayBeReplaced) {
 TEST(ExistingFolder, IsNotReplacedWhereAUserPutSomethingIntoIt) {
   const TempFolder folder;
   write_packed(folder / "out", packable_config());
-  write_file(folder / "out" / "config.json", "{}");  // one of ours
+  write_file(folder / "out" / "config.json", "{}");  // these are ours
+  write_file(folder / "out" / "source.json.partial", "{");
+  write_packed(folder / "out", packable_config(), true);
   write_file(folder / "out" / "notes.txt", "mine");
   expect_mentions(error_message(ErrorKind::Data,
                                 [&] { write_packed(folder / "out", packable_config(), true); }),

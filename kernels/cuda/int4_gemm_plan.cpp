@@ -1,4 +1,5 @@
-// The choices behind plan_int4_gemm, as measured on an H200 (tests/bench/RESULTS.md).
+// The choices behind plan_int4_gemm, as measured on an H200 (kernels/README.md, "The INT4
+// main loop on the GPU").
 #include "kernels/cuda/int4_gemm_plan.h"
 
 #include <algorithm>

@@ -180,7 +180,7 @@ void expect_same_function(const Trained& trained, int windows) {
   const auto transformed = quantiser.write(folder / "transformed", quantiser.transformed());
   const PerplexityResult result =
       score(transformed, heldout_windows(trained.heldout, windows, 512), trained.model);
-  EXPECT_NEAR(result.perplexity / result.against->perplexity, 1, 1e-5);
+  EXPECT_NEAR(result.perplexity / result.against->perplexity, 1, 1e-5);  // asked for
   EXPECT_NE(result.token_nll,
             ModelRunner(trained.model)
                 .score(heldout_windows(trained.heldout, windows, 512), StepKind::Prefill)

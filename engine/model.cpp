@@ -3,26 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "engine/arena.h"
+#include "engine/widen.h"
 #include "kernels/error.h"
 #include "kernels/numeric/formats.h"
 
 namespace fut {
 namespace {
 
-std::vector<float> widen(const TensorInfo& info, std::span<const std::byte> bytes) {
+std::vector<float> widened(const TensorInfo& info, std::span<const std::byte> bytes) {
   std::vector<float> values(bytes.size() / static_cast<std::size_t>(dtype_bytes(info.dtype)));
-  if (info.dtype == DType::F32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bytes.data() + 2 * i, 2);
-    values[i] = info.dtype == DType::BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-  }
+  widen(info.dtype, bytes, values);
   return values;
 }
 
@@ -122,12 +114,12 @@ class CheckpointLoading {
   DenseMatrix matrix(const TensorInfo& info, std::span<const float> gain) {
     read(info);
     if (!folds()) {
-      if (check_finite_) require_finite(info, widen(info, staging_));
+      if (check_finite_) require_finite(info, widened(info, staging_));
       const DenseMatrix view{info.dtype, arena_.put(staging_), info.shape[0], info.shape[1]};
       report();
       return view;
     }
-    const std::vector<float> values = widen(info, staging_);
+    const std::vector<float> values = widened(info, staging_);
     if (check_finite_) require_finite(info, values);
     const auto cols = static_cast<std::size_t>(info.shape[1]);
     std::vector<std::uint16_t> rounded(values.size());
@@ -142,7 +134,7 @@ class CheckpointLoading {
 
   Gain gain(const TensorInfo& info) {
     read(info);
-    std::vector<float> values = widen(info, staging_);
+    std::vector<float> values = widened(info, staging_);
     if (check_finite_) require_finite(info, values);
     if (folds()) return {nullptr, std::move(values)};
     Gain kept{arena_.put<float>(std::as_bytes(std::span(values))), {}};

@@ -85,12 +85,19 @@ class PackedLoading {
   }
 
  private:
-  LayerWeights fp8_layer(int i) {
+  // The four matrices of a layer, each as read(matrix) has it.
+  template <class Read>
+  static LayerWeights matrices(const Read& read) {
     LayerWeights w;
-    w.qkv_proj = Weights(e4m3(i, PackedMatrix::QkvProj));
-    w.o_proj = e4m3(i, PackedMatrix::OProj);
-    w.gate_up_proj = Weights(e4m3(i, PackedMatrix::GateUpProj));
-    w.down_proj = e4m3(i, PackedMatrix::DownProj);
+    w.qkv_proj = Weights(read(PackedMatrix::QkvProj));
+    w.o_proj = read(PackedMatrix::OProj);
+    w.gate_up_proj = Weights(read(PackedMatrix::GateUpProj));
+    w.down_proj = read(PackedMatrix::DownProj);
+    return w;
+  }
+
+  LayerWeights fp8_layer(int i) {
+    LayerWeights w = matrices([&](PackedMatrix matrix) { return e4m3(i, matrix); });
     const TensorInfo& attention = packed_.layer(i, PackedLayerTensor::AttentionOutputScale);
     w.attention_output_scales = put<float>(attention);
     require_powers_of_two(attention);
@@ -102,12 +109,7 @@ class PackedLoading {
   }
 
   LayerWeights int4_layer(int i) {
-    LayerWeights w;
-    w.qkv_proj = Weights(int4(i, PackedMatrix::QkvProj));
-    w.o_proj = int4(i, PackedMatrix::OProj);
-    w.gate_up_proj = Weights(int4(i, PackedMatrix::GateUpProj));
-    w.down_proj = int4(i, PackedMatrix::DownProj);
-    return w;
+    return matrices([&](PackedMatrix matrix) { return int4(i, matrix); });
   }
 
   E4m3Matrix e4m3(int i, PackedMatrix matrix) {

@@ -3,24 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
-#include "kernels/numeric/formats.h"
+#include "engine/widen.h"
 
 namespace fut {
 namespace {
-
-void widen(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
-  if (dtype == DType::F32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bytes.data() + 2 * i, 2);
-    values[i] = dtype == DType::BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-  }
-}
 
 void require_finite(const HostMatrix& w, std::int64_t first_row) {
   const auto bad = std::ranges::find_if_not(w.values, [](float v) { return std::isfinite(v); });
@@ -148,9 +135,8 @@ StackedLayer stack_layer(TransformedLayer layer, int index) {
   append_rows(layer.gate_proj, layer.up_proj);
   StackedLayer stacked = {std::move(layer.q_proj), std::move(layer.o_proj),
                           std::move(layer.gate_proj), std::move(layer.down_proj)};
-  constexpr std::array kNames = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
   for (std::size_t m = 0; m < stacked.size(); ++m) {
-    stacked[m].name = fmt::format("layers.{}.{}", index, kNames[m]);
+    stacked[m].name = packed_matrix_name(index, static_cast<PackedMatrix>(m));
   }
   return stacked;
 }

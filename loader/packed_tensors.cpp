@@ -16,6 +16,10 @@ constexpr std::array<std::string_view, kNumPackedMatrices> kMatrixNames = {
     "qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
 constexpr std::array<std::string_view, kNumPackedParts> kPartNames = {"int4", "e4m3", "e4m3_scale"};
 
+std::string in_layer(int layer, std::string_view name) {
+  return fmt::format("layers.{}.{}", layer, name);
+}
+
 int query_width(const ModelConfig& config) {
   return config.num_q_heads * config.head_dim;
 }
@@ -76,6 +80,10 @@ std::uint64_t tensor_bytes(const PackedTensor& tensor) {
   return bytes;
 }
 
+std::string packed_matrix_name(int layer, PackedMatrix matrix) {
+  return in_layer(layer, kMatrixNames[static_cast<std::size_t>(matrix)]);
+}
+
 PackedMatrixShape packed_matrix_shape(const ModelConfig& config, PackedMatrix matrix) {
   PackedMatrixShape shape;
   shape.name = kMatrixNames[static_cast<std::size_t>(matrix)];
@@ -129,7 +137,7 @@ PackedTensor packed_layer_tensor(const ModelConfig& config, int group_size, int 
           ? matrix_part(config, group_size, static_cast<PackedMatrix>(number / kNumPackedParts),
                         static_cast<PackedPart>(number % kNumPackedParts))
           : layer_vector(config, which);
-  tensor.name = fmt::format("layers.{}.{}", layer, tensor.name);
+  tensor.name = in_layer(layer, tensor.name);
   return tensor;
 }
 

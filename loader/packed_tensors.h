@@ -87,6 +87,8 @@ struct PackedMatrixShape {
     return {order.packed_rows(), cols, group_size};
   }
 };
+// "layers.3.qkv_proj": what its tensors' names begin with.
+[[nodiscard]] std::string packed_matrix_name(int layer, PackedMatrix matrix);
 [[nodiscard]] PackedMatrixShape packed_matrix_shape(const ModelConfig& config, PackedMatrix matrix);
 
 // Throws Data, before anything is computed, where the model cannot be packed: names tensor, size and

@@ -63,14 +63,10 @@ void finish_swiglu(Workers& workers, const GateUpSwigluArgs& a, std::int64_t tok
   add_clipped(workers.saturations.swiglu_outputs, num_clipped);
 }
 
-// Gate and up as projections into the halves of y's rows, or as one into the whole of them.
-std::vector<Projection> gate_up_projections(const GateUpWeights& weights,
-                                            const MatrixView<float>& y) {
-  if (const auto* stacked = std::get_if<Weights>(&weights)) return {{*stacked, y}};
+std::vector<Weights> parts_of(const GateUpWeights& weights) {
+  if (const auto* stacked = std::get_if<Weights>(&weights)) return {*stacked};
   const auto& apart = std::get<GateUpMatrices>(weights);
-  const std::int64_t half = y.cols / 2;
-  return {{apart.gate_proj, {y.data, y.rows, half, y.row_stride}},
-          {apart.up_proj, {y.data + half, y.rows, half, y.row_stride}}};
+  return {apart.gate_proj, apart.up_proj};
 }
 
 }  // namespace
@@ -102,6 +98,26 @@ void project(Workers& workers, const Operand& operand, std::span<const Projectio
                             });
 }
 
+MatrixView<float> project_normed(Workers& workers, const NormedInput& input,
+                                 std::span<const Weights> parts) {
+  const std::int64_t rows = input.num_rows;
+  std::int64_t cols = 0;
+  for (const Weights& part : parts) cols += weight_rows(part);
+  workers.scratch.reserve(operand_elements(rows, input.x.cols) + rows * cols +
+                              project_elements(workers, parts.front(), rows),
+                          kOperandPieces + 2);
+  const Operand operand = make_operand(workers, input, parts.front());
+  const MatrixView<float> y = {workers.scratch.take(rows * cols), rows, cols, cols};
+  std::vector<Projection> projections;
+  float* first = y.data;
+  for (const Weights& part : parts) {
+    projections.push_back({part, {first, rows, weight_rows(part), cols}});
+    first += weight_rows(part);
+  }
+  project(workers, operand, projections);
+  return y;
+}
+
 void linear_residual(Workers& workers, const LinearResidualArgs& a) {
   check(a);
   const std::int64_t tokens = a.x.rows;
@@ -122,16 +138,8 @@ void linear_residual(Workers& workers, const LinearResidualArgs& a) {
 void gate_up_swiglu(Workers& workers, const GateUpSwigluArgs& a) {
   check(a);
   const std::int64_t tokens = a.x.rows;
-  const std::int64_t y_cols = 2 * a.out.cols;
-  const auto* apart = std::get_if<GateUpMatrices>(&a.weights);
-  const Weights weight = apart != nullptr ? apart->gate_proj : std::get<Weights>(a.weights);
-  workers.scratch.reserve(operand_elements(tokens, a.x.cols) + tokens * y_cols +
-                              project_elements(workers, weight, tokens),
-                          kOperandPieces + 2);
-  const Operand operand =
-      make_operand(workers, {a.x, nullptr, tokens, a.gain, a.eps, a.operand_scale}, weight);
-  const MatrixView<float> y = {workers.scratch.take(tokens * y_cols), tokens, y_cols, y_cols};
-  project(workers, operand, gate_up_projections(a.weights, y));
+  const MatrixView<float> y = project_normed(
+      workers, {a.x, nullptr, tokens, a.gain, a.eps, a.operand_scale}, parts_of(a.weights));
   // An exponential costs about as much as twenty multiply-adds.
   workers.pool.parallel_for(tokens, 20 * a.out.cols,
                             [&](std::int64_t begin, std::int64_t end, int) {

@@ -21,4 +21,9 @@ struct Projection {
 // Several projections of the same operand in one loop; all are of one kind and as wide.
 void project(Workers& workers, const Operand& operand, std::span<const Projection> projections);
 
+// proj() of ops.h: the outputs of all `parts` (of one kind and as wide) side by side, a row for each
+// of input.num_rows, in the scratch, which holds nothing else then.
+[[nodiscard]] MatrixView<float> project_normed(Workers& workers, const NormedInput& input,
+                                               std::span<const Weights> parts);
+
 }  // namespace fut::cpu

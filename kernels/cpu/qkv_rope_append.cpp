@@ -68,17 +68,10 @@ void check_positions(const QkvRopeAppendArgs& a) {
   }
 }
 
-// Queries, keys and values as projections into columns of y's rows, or as one into the whole.
-std::vector<Projection> qkv_projections(const QkvWeights& weights, const MatrixView<float>& y) {
-  if (const auto* stacked = std::get_if<Weights>(&weights)) return {{*stacked, y}};
+std::vector<Weights> parts_of(const QkvWeights& weights) {
+  if (const auto* stacked = std::get_if<Weights>(&weights)) return {*stacked};
   const auto& apart = std::get<QkvMatrices>(weights);
-  std::vector<Projection> projections;
-  float* first = y.data;
-  for (const DenseMatrix& part : {apart.q_proj, apart.k_proj, apart.v_proj}) {
-    projections.push_back({part, {first, y.rows, part.rows, y.row_stride}});
-    first += part.rows;
-  }
-  return projections;
+  return {apart.q_proj, apart.k_proj, apart.v_proj};
 }
 
 }  // namespace
@@ -87,17 +80,9 @@ void qkv_rope_append(Workers& workers, const QkvRopeAppendArgs& a) {
   check(a);
   check_positions(a);
   const std::int64_t tokens = a.x.rows;
-  const std::int64_t y_cols = std::int64_t{a.num_q_heads + 2 * a.num_kv_heads} * a.head_dim;
-  const auto* apart = std::get_if<QkvMatrices>(&a.weights);
-  const Weights weight = apart != nullptr ? apart->q_proj : std::get<Weights>(a.weights);
-  workers.scratch.reserve(operand_elements(tokens, a.x.cols) + tokens * y_cols +
-                              project_elements(workers, weight, tokens),
-                          kOperandPieces + 2);
-  const Operand operand =
-      make_operand(workers, {a.x, nullptr, tokens, a.gain, a.eps, a.operand_scale}, weight);
-  const MatrixView<float> y = {workers.scratch.take(tokens * y_cols), tokens, y_cols, y_cols};
-  project(workers, operand, qkv_projections(a.weights, y));
-  workers.pool.parallel_for(tokens, 2 * y_cols, [&](std::int64_t begin, std::int64_t end, int) {
+  const MatrixView<float> y = project_normed(
+      workers, {a.x, nullptr, tokens, a.gain, a.eps, a.operand_scale}, parts_of(a.weights));
+  workers.pool.parallel_for(tokens, 2 * y.cols, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) finish_token(workers.loops, a, t, y.row(t));
   });
 }

@@ -62,4 +62,10 @@ namespace fut {
   return static_cast<std::uint16_t>(sign | ((rebiased + 0xFFFU + ((rebiased >> 13) & 1U)) >> 13));
 }
 
+// f32_to_f16, but beyond FP16's range, infinities included, to its largest number.
+[[nodiscard]] constexpr std::uint16_t f32_to_f16_saturating(float value) {
+  constexpr float kF16Max = 65504.0F;
+  return f32_to_f16(value > kF16Max ? kF16Max : value < -kF16Max ? -kF16Max : value);
+}
+
 }  // namespace fut

@@ -18,12 +18,6 @@ struct KvInt4Params {
   bool operator==(const KvInt4Params&) const = default;
 };
 
-// Beyond FP16's range to its largest number: a key of such a size still has a place.
-[[nodiscard]] constexpr std::uint16_t f32_to_f16_saturating(float value) {
-  constexpr float kF16Max = 65504.0F;
-  return f32_to_f16(value > kF16Max ? kF16Max : value < -kF16Max ? -kF16Max : value);
-}
-
 // The nearest FP16, ties to even, as a float: f16_to_f32(f32_to_f16(value)) for 0 <= value <= 65504
 // or a NaN, without a branch. A product of a probability and a scale never leaves that range.
 [[nodiscard]] inline float round_to_f16(float value) {

@@ -6,20 +6,13 @@
 #include <vector>
 
 #include "tests/support/backends.h"
+#include "tests/support/linear_cases.h"
 #include "tests/support/matrix_reference.h"
 
 namespace fut::test {
 namespace {
 
 constexpr float kEps = 1e-5F;
-constexpr DType kWide[] = {DType::F32, DType::BF16};
-constexpr Size kSizes[] = {{1, 1, 1},     {1, 40, 128},  {2, 40, 256}, {3, 33, 384},
-                           {17, 40, 128}, {70, 17, 100}, {9, 16, 129}};
-
-std::string name_of(const CpuSetup& setup, const Size& size, DType dtype) {
-  return setup.name + ", M " + std::to_string(size.tokens) + " N " + std::to_string(size.rows) +
-         " K " + std::to_string(size.cols) + ", " + std::string(dtype_name(dtype));
-}
 
 // ---- linear_residual -----------------------------------------------------------------------------
 

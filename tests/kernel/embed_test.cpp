@@ -11,6 +11,7 @@
 
 #if FUT_CUDA
 #include "kernels/cuda/cuda_ops.h"
+#include "tests/support/on_device.h"
 #endif
 
 namespace fut::test {
@@ -82,29 +83,6 @@ TEST(Embed, RefusesAnIdThatTheTableLacks) {
 }
 
 #if FUT_CUDA
-
-// Copies of host arrays on the device, and the way back.
-class OnDevice {
- public:
-  template <class T>
-  T* copy(std::span<const T> values) {
-    T* data = memory_.emplace_back(values.size_bytes()).template as<T>();
-    cuda::copy_to_device(data, std::as_bytes(values), stream_);
-    return data;
-  }
-  template <class T>
-  std::vector<T> fetch(const T* data, std::size_t count) {
-    std::vector<T> values(count);
-    cuda::copy_to_host(std::as_writable_bytes(std::span(values)), data, stream_);
-    stream_.synchronize();
-    return values;
-  }
-  [[nodiscard]] cuda::StreamHandle stream() const { return stream_.handle(); }
-
- private:
-  cuda::Stream stream_;
-  std::vector<cuda::DeviceMemory> memory_;
-};
 
 // Rows with gaps, and a row before and after, all of NaNs of the type.
 std::vector<std::byte> poisoned(DType dtype, std::int64_t elements) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "loader/int4_grid.h"
+#include "tests/support/expect_error.h"
 
 namespace fut {
 namespace {
@@ -113,14 +114,7 @@ void expect_same(const QuantizedMatrix& a, const QuantizedMatrix& b, std::string
 }
 
 std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::Data);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
+  return test::error_message(ErrorKind::Data, action);
 }
 
 // ---- identities ---------------------------------------------------------------------------------

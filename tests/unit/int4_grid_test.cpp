@@ -10,6 +10,8 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/expect_error.h"
+
 namespace fut {
 namespace {
 
@@ -61,14 +63,7 @@ double error_of(std::span<const float> weights, std::span<const float> importanc
 }
 
 std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::Data);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
+  return test::error_message(ErrorKind::Data, action);
 }
 
 // ---- one group ----------------------------------------------------------------------------------

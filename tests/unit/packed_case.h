@@ -3,19 +3,16 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "engine/parallel.h"
 #include "loader/packed_writer.h"
 
 namespace fut::test {
@@ -47,25 +44,7 @@ namespace fut::test {
 
 inline constexpr char kReport[] = R"({"worst": ["layers.0.down_proj", 0.061]})";
 
-// A ParallelFor of three threads.
-inline void in_three_threads(std::int64_t count,
-                             const std::function<void(std::int64_t, std::int64_t)>& body) {
-  std::array<std::exception_ptr, 3> thrown;
-  std::vector<std::thread> threads;
-  for (std::int64_t i = 0; i < 3; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        body(count * i / 3, count * (i + 1) / 3);
-      } catch (...) {
-        thrown[static_cast<std::size_t>(i)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : thrown) {
-    if (error) std::rethrow_exception(error);
-  }
-}
+inline const ParallelFor in_three_threads = parallel_for_on_threads(3);
 
 using TensorBytes = std::map<std::string, std::vector<std::byte>>;
 

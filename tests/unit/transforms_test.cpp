@@ -10,6 +10,8 @@
 #include <random>
 #include <string>
 
+#include "tests/support/expect_error.h"
+
 namespace fut {
 namespace {
 
@@ -289,14 +291,7 @@ void rotate_values(Layer& layer, const Rotation& r) {
 }
 
 std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::Data);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
+  return test::error_message(ErrorKind::Data, action);
 }
 
 // ---- gains --------------------------------------------------------------------------------------

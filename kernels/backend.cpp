@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 
 #if FUT_CUDA
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
 #endif
 
@@ -18,21 +19,18 @@ constexpr std::string_view kUseCpu = "use --device cpu";
 
 #if FUT_CUDA
 
-constexpr std::string_view kNoForwardPass = "its kernels do not make a whole forward pass yet";
-
 std::vector<DeviceReport> cuda_reports() {
   const cuda::Discovery found = cuda::discover_devices();
   if (found.devices.empty()) return {{"cuda", false, found.reason}};
   std::vector<DeviceReport> reports;
   for (const cuda::DeviceInfo& device : found.devices) {
-    const std::string fault = cuda::capability_fault(device);
-    reports.push_back(
-        {cuda::describe(device), false, fault.empty() ? std::string(kNoForwardPass) : fault});
+    std::string fault = cuda::capability_fault(device);
+    reports.push_back({cuda::describe(device), fault.empty(), std::move(fault)});
   }
   return reports;
 }
 
-[[noreturn]] void refuse_cuda(int index) {
+std::unique_ptr<Backend> make_cuda(int index, bool record_graphs) {
   const cuda::Discovery found = cuda::discover_devices();
   if (found.devices.empty()) {
     throw device_error("cuda:{}: no CUDA device: {}; {}", index, found.reason, kUseCpu);
@@ -45,8 +43,8 @@ std::vector<DeviceReport> cuda_reports() {
   }
   const cuda::DeviceInfo& device = found.devices[static_cast<std::size_t>(index)];
   const std::string fault = cuda::capability_fault(device);
-  throw device_error("{}: {}; {}", cuda::describe(device), fault.empty() ? kNoForwardPass : fault,
-                     kUseCpu);
+  if (!fault.empty()) throw device_error("{}: {}; {}", cuda::describe(device), fault, kUseCpu);
+  return std::make_unique<cuda::CudaBackend>(index, record_graphs);
 }
 
 #else
@@ -58,7 +56,7 @@ std::vector<DeviceReport> cuda_reports() {
   return {{"cuda", false, std::string(kNoCuda)}};
 }
 
-[[noreturn]] void refuse_cuda(int index) {
+std::unique_ptr<Backend> make_cuda(int index, bool /*record_graphs*/) {
   throw device_error("cuda:{}: {}; {}", index, kNoCuda, kUseCpu);
 }
 
@@ -90,10 +88,14 @@ std::vector<DeviceReport> list_devices() {
 }
 
 std::unique_ptr<Backend> make_backend(const DeviceRequest& request, std::string& notice) {
-  if (request.kind == DeviceRequest::Kind::Cuda) refuse_cuda(request.cuda_index);
+  if (request.kind == DeviceRequest::Kind::Cuda)
+    return make_cuda(request.cuda_index, request.record_graphs);
   if (request.kind == DeviceRequest::Kind::Auto) {
-    const DeviceReport first = cuda_reports().front();
-    notice = fmt::format("running on the CPU: {}: {}", first.name, first.reason);
+    const std::vector<DeviceReport> reports = cuda_reports();
+    for (std::size_t i = 0; i < reports.size(); ++i) {
+      if (reports[i].usable) return make_cuda(static_cast<int>(i), request.record_graphs);
+    }
+    notice = fmt::format("running on the CPU: {}: {}", reports[0].name, reports[0].reason);
   }
   return std::make_unique<cpu::CpuBackend>(request.cpu_threads);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "kernels/step_advance.h"
 
 namespace fut {
 
@@ -39,11 +40,22 @@ class DeviceBuffer {
 };
 
 // How many numbers were clipped to the largest of E4M3 since the backend was made: unseen text whose
-// values outgrow the scales that calibration froze.
+// values outgrow the scales that calibration froze. A sequence that ended while the device was ahead of
+// the host has its last step counted again.
 struct SaturationCounts {
   std::uint64_t operands = 0;  // normalised inputs; 0 by the choice of their scale
   std::uint64_t attention_outputs = 0;
   std::uint64_t swiglu_outputs = 0;
+};
+
+// What kernels depend on of a model.
+struct ModelSizes {
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  bool plain = false;  // float32 throughout
 };
 
 class Backend {
@@ -53,17 +65,31 @@ class Backend {
   virtual ~Backend() = default;
 
   [[nodiscard]] virtual std::string description() const = 0;  // "CPU, 2 threads"
+  // Why the ops cannot run a model of these sizes, with the numbers; empty where they can.
+  [[nodiscard]] virtual std::string fault(const ModelSizes& sizes) const = 0;
 
   // 256-byte aligned, contents undefined. Throws Capacity with wanted and free bytes. Zero bytes is
   // an empty buffer.
   [[nodiscard]] virtual DeviceBuffer allocate(std::size_t bytes) = 0;
+  // Memory that the host reads and writes, too; 256-byte aligned.
+  [[nodiscard]] virtual DeviceBuffer allocate_shared(std::size_t bytes) = 0;
   virtual void upload(void* destination, std::span<const std::byte> source) = 0;
   virtual void download(std::span<std::byte> destination, const void* source) = 0;
   virtual void synchronize() = 0;
+  // Whether ops return before they are done.
+  [[nodiscard]] virtual bool runs_ahead() const = 0;
+  // Whether all that was launched is done. Throws where some of it failed.
+  [[nodiscard]] virtual bool idle() = 0;
   // Records `body`, which must only launch ops, for replay. A backend without recording returns it.
   [[nodiscard]] virtual Procedure capture(Procedure body) = 0;
 
   [[nodiscard]] virtual SaturationCounts saturations() const = 0;
+
+  // Microseconds of each of `runs` runs of `body`, one after the other, by the device's own clock.
+  [[nodiscard]] virtual std::vector<double> time_runs(const Procedure& body, int runs) = 0;
+  // Bytes a second of nothing but reading memory that no cache holds: the roof of what is bound by it.
+  // Takes `bytes` of memory for the time being. Throws Capacity.
+  [[nodiscard]] virtual double measure_read_roof(std::size_t bytes) = 0;
 
   virtual void embed(const EmbedArgs& a) = 0;
   virtual void qkv_rope_append(const QkvRopeAppendArgs& a) = 0;
@@ -72,6 +98,7 @@ class Backend {
   virtual void gate_up_swiglu(const GateUpSwigluArgs& a) = 0;
   virtual void lm_head(const LmHeadArgs& a) = 0;
   virtual void sample(const SampleArgs& a) = 0;
+  virtual void advance(const StepState& state) = 0;
 
  protected:
   friend class DeviceBuffer;
@@ -83,7 +110,8 @@ struct DeviceRequest {
   enum class Kind { Auto, Cpu, Cuda };
   Kind kind = Kind::Auto;
   int cuda_index = 0;
-  int cpu_threads = 0;  // 0: all cores
+  int cpu_threads = 0;        // 0: all cores
+  bool record_graphs = true;  // Cuda: launches of a decode step are recorded once
 };
 
 // A device that was looked for and how that went; one line each for --list-devices.

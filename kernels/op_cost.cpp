@@ -63,6 +63,22 @@ std::int64_t cached_bytes(const KvPagesInt4& kv, std::int64_t length, std::int64
 
 }  // namespace
 
+std::int64_t weight_bytes(const Weights& weights) {
+  return bytes_of(weights);
+}
+
+std::int64_t weight_bytes(const QkvWeights& weights) {
+  if (const auto* stacked = std::get_if<Weights>(&weights)) return bytes_of(*stacked);
+  const auto& apart = std::get<QkvMatrices>(weights);
+  return bytes_of(apart.q_proj) + bytes_of(apart.k_proj) + bytes_of(apart.v_proj);
+}
+
+std::int64_t weight_bytes(const GateUpWeights& weights) {
+  if (const auto* stacked = std::get_if<Weights>(&weights)) return bytes_of(*stacked);
+  const auto& apart = std::get<GateUpMatrices>(weights);
+  return bytes_of(apart.gate_proj) + bytes_of(apart.up_proj);
+}
+
 OpCost cost(const EmbedArgs& a) {
   const std::int64_t row_bytes = a.weight.cols * dtype_bytes(a.weight.dtype);
   return {a.num_tokens * row_bytes + bytes_of(a.out), 0};

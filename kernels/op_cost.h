@@ -13,6 +13,11 @@ struct OpCost {
   std::int64_t flops = 0;  // a multiply-add counts as two; exponentials and norms are left out
 };
 
+// Codes and scales of a matrix, as they lie in memory.
+[[nodiscard]] std::int64_t weight_bytes(const Weights& weights);
+[[nodiscard]] std::int64_t weight_bytes(const QkvWeights& weights);
+[[nodiscard]] std::int64_t weight_bytes(const GateUpWeights& weights);
+
 [[nodiscard]] OpCost cost(const EmbedArgs& a);
 [[nodiscard]] OpCost cost(const QkvRopeAppendArgs& a);
 // Reads positions, lengths and q_indptr: the batch must lie in host memory.

@@ -281,7 +281,8 @@ void check(const SampleArgs& a) {
   check_view(kOp, "logits", a.logits);
   check_array(kOp, "params", a.params);
   check_array(kOp, "draw_index", a.draw_index);
-  check_array(kOp, "history_indptr", a.history_indptr);
+  check_array(kOp, "history_begins", a.history_begins);
+  check_array(kOp, "history_ends", a.history_ends);
   check_array(kOp, "next_ids", a.next_ids);
   const ByteRange next_ids = {"next_ids", a.next_ids,
                               a.logits.rows * static_cast<std::int64_t>(sizeof(std::int32_t))};

@@ -21,6 +21,9 @@
 // another backend may add in another order, and fuse a product with the addition that follows it,
 // where no line says otherwise.
 //
+// upcoming, in the ops that have it: a matrix that an op soon after this one reads. A hint for caches that
+// no result depends on; null: none.
+//
 // proj(x, W), the product with normalised or plain inputs, for one token, with
 // r = 1 / sqrt(dot(x, x) / K + eps):
 //   plain   dot((x * r) * gain, W[n])
@@ -89,6 +92,7 @@ struct QkvRopeAppendArgs {
   RaggedBatch batch;
   KvPages kv;  // data null: to k_out and v_out
   ActivationView q_out, k_out, v_out;
+  const Weights* upcoming = nullptr;
 };
 void check(const QkvRopeAppendArgs& a);
 
@@ -146,6 +150,7 @@ struct LinearResidualArgs {
   const std::int32_t* x_exponents = nullptr;  // int4: x holds the values times 2^-exponent
   Weights weight;
   ActivationView residual;
+  const Weights* upcoming = nullptr;
 };
 void check(const LinearResidualArgs& a);
 
@@ -164,6 +169,7 @@ struct GateUpSwigluArgs {
   float out_scale = 1;                    // fp8: a power of two
   std::int32_t* out_exponents = nullptr;  // int4
   ActivationView out;
+  const Weights* upcoming = nullptr;
 };
 void check(const GateUpSwigluArgs& a);
 
@@ -207,9 +213,10 @@ struct SampleParams {
 inline constexpr float kGreedyTemperature = 1e-5F;
 
 // sample: next_ids[i] = the token drawn from logits[i]
-// shapes    logits [R, V]; params [R]; draw_index [R]; history [history_indptr[R]]; next_ids [R]
+// shapes    logits [R, V]; params, draw_index, history_begins, history_ends, next_ids [R]
 // limits    params in the ranges above; history ids in [0, V)
-// penalties over the ids history[history_indptr[i] .. history_indptr[i+1]] (the window that counts)
+// penalties over the ids history[history_begins[i] .. history_ends[i]] (the window that counts; the
+//           windows need not be neighbours, so that each can grow in a region of its own)
 // top-k     off from V on; ties at its edge go to the lower ids
 // top-p     the shortest run of candidates, best first, that holds top_p of what top-k left over
 // min-p     min_p = 1 keeps the best candidate alone
@@ -217,14 +224,17 @@ inline constexpr float kGreedyTemperature = 1e-5F;
 //           order of falling logit, ties by rising id; the first whose running probability sum
 //           exceeds u times the total. At least one candidate survives every stage.
 // rounding  float64 from the penalties on; penalised logits back to float32 and into its finite
-//           range
+//           range. The GPU rounds a weight to a multiple of 2^-46 (V to 131072) of the largest, so
+//           that sums do not depend on their order: another token than the CPU's only where u or
+//           top_p lies within V * 2^-46 of a border
 // faults    a row with a NaN or an infinite maximum gives -1 (kNoToken), never a token
 struct SampleArgs {
   MatrixView<const float> logits;
   const SampleParams* params = nullptr;
   const std::uint64_t* draw_index = nullptr;
   const std::int32_t* history = nullptr;
-  const std::int32_t* history_indptr = nullptr;
+  const std::int32_t* history_begins = nullptr;
+  const std::int32_t* history_ends = nullptr;
   std::int32_t* next_ids = nullptr;
 };
 inline constexpr std::int32_t kNoToken = -1;

@@ -2,10 +2,13 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -117,6 +120,34 @@ void CpuBackend::upload(void* destination, std::span<const std::byte> source) {
 
 void CpuBackend::download(std::span<std::byte> destination, const void* source) {
   if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
+}
+
+std::vector<double> CpuBackend::time_runs(const Procedure& body, int runs) {
+  std::vector<double> times;
+  for (int i = 0; i < runs; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
+    times.push_back(time.count());
+  }
+  return times;
+}
+
+double CpuBackend::measure_read_roof(std::size_t bytes) {
+  constexpr int kRuns = 5;
+  const DeviceBuffer buffer = allocate(bytes);
+  const auto words = static_cast<std::int64_t>(bytes / sizeof(std::uint64_t));
+  std::fill_n(buffer.as<std::uint64_t>(), words, 1);
+  std::atomic<std::uint64_t> sum = 0;
+  const std::vector<double> times = time_runs(
+      [&] {
+        workers_.pool.parallel_for(words, 1, [&](std::int64_t begin, std::int64_t end, int) {
+          const auto* first = buffer.as<std::uint64_t>();
+          sum += std::accumulate(first + begin, first + end, std::uint64_t{0});
+        });
+      },
+      kRuns);
+  return static_cast<double>(bytes) / *std::min_element(times.begin(), times.end()) * 1e6;
 }
 
 }  // namespace fut::cpu

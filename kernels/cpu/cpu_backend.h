@@ -24,12 +24,18 @@ class CpuBackend final : public Backend {
                       const VectorLoops& loops = *usable_vector_loops().back());
 
   [[nodiscard]] std::string description() const override;
+  [[nodiscard]] std::string fault(const ModelSizes& /*sizes*/) const override { return {}; }
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override;
+  [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override { return allocate(bytes); }
   void upload(void* destination, std::span<const std::byte> source) override;
   void download(std::span<std::byte> destination, const void* source) override;
   void synchronize() override {}
+  [[nodiscard]] bool runs_ahead() const override { return false; }
+  [[nodiscard]] bool idle() override { return true; }
   [[nodiscard]] Procedure capture(Procedure body) override { return body; }
   [[nodiscard]] SaturationCounts saturations() const override;
+  [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
+  [[nodiscard]] double measure_read_roof(std::size_t bytes) override;
 
   void embed(const EmbedArgs& a) override { cpu::embed(workers_, a); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cpu::qkv_rope_append(workers_, a); }
@@ -38,6 +44,7 @@ class CpuBackend final : public Backend {
   void gate_up_swiglu(const GateUpSwigluArgs& a) override { cpu::gate_up_swiglu(workers_, a); }
   void lm_head(const LmHeadArgs& a) override { cpu::lm_head(workers_, a); }
   void sample(const SampleArgs& a) override { cpu::sample(workers_, a); }
+  void advance(const StepState& state) override { cpu::advance(state); }
 
  protected:
   void deallocate(void* data) noexcept override;

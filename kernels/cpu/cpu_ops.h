@@ -10,6 +10,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/vector_loops.h"
 #include "kernels/ops.h"
+#include "kernels/step_advance.h"
 
 namespace fut::cpu {
 
@@ -65,5 +66,6 @@ void linear_residual(Workers& workers, const LinearResidualArgs& a);
 void gate_up_swiglu(Workers& workers, const GateUpSwigluArgs& a);
 void lm_head(Workers& workers, const LmHeadArgs& a);
 void sample(Workers& workers, const SampleArgs& a);
+void advance(const StepState& state);
 
 }  // namespace fut::cpu

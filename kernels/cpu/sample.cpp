@@ -177,7 +177,7 @@ void check_row(const SampleArgs& a, std::int64_t row) {
   FUT_CHECK(std::isfinite(p.presence_penalty) && std::isfinite(p.frequency_penalty),
             "sample: row {} has presence_penalty {}, frequency_penalty {}", row, p.presence_penalty,
             p.frequency_penalty);
-  for (std::int32_t i = a.history_indptr[row]; i < a.history_indptr[row + 1]; ++i) {
+  for (std::int32_t i = a.history_begins[row]; i < a.history_ends[row]; ++i) {
     FUT_CHECK(a.history[i] >= 0 && a.history[i] < a.logits.cols,
               "sample: history[{}] is {}, the vocabulary has {} ids", i, a.history[i],
               a.logits.cols);
@@ -194,8 +194,8 @@ void sample(Workers& workers, const SampleArgs& a) {
       a.logits.rows, 10 * a.logits.cols, [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t row = begin; row < end; ++row) {
           const std::span logits(a.logits.row(row), static_cast<std::size_t>(a.logits.cols));
-          const std::span history(a.history + a.history_indptr[row],
-                                  a.history + a.history_indptr[row + 1]);
+          const std::span history(a.history + a.history_begins[row],
+                                  a.history + a.history_ends[row]);
           a.next_ids[row] = sample_row(logits, a.params[row], a.draw_index[row], history);
         }
       });

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/numeric/e4m3.h"
 
@@ -48,10 +50,11 @@ inline constexpr double kAmaxHeadroom =
 
 // The least e >= 0 with amax * 2^-e <= 2^15, which leaves F16's 65504 a factor of two. amax of one
 // token's SwiGLU output; 0 where it is not finite.
-[[nodiscard]] inline std::int32_t swiglu_exponent(float amax) {
-  if (!std::isfinite(amax) || amax <= 0x1p15F) return 0;
-  const int e = std::ilogb(amax) - 15;
-  return std::ldexp(amax, -e) > 0x1p15F ? e + 1 : e;
+[[nodiscard]] constexpr std::int32_t swiglu_exponent(float amax) {
+  if (!(amax > 0x1p15F) || amax > std::numeric_limits<float>::max()) return 0;
+  const auto bits = std::bit_cast<std::uint32_t>(amax);
+  const auto e = static_cast<std::int32_t>(bits >> 23) - 127 - 15;
+  return (bits & 0x7FFFFFU) == 0 ? e : e + 1;
 }
 
 }  // namespace fut

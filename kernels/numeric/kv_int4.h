@@ -31,15 +31,19 @@ struct KvInt4Params {
 
 // minimum = F16(least value), scale = F16((largest - least) / 15), one float32 subtraction and one
 // division. Values are finite. A scale that rounds to zero is a group without a range: all codes 0.
+[[nodiscard]] constexpr KvInt4Params kv_int4_params(float least, float largest) {
+  return {.scale = f32_to_f16_saturating((largest - least) / 15.0F),
+          .minimum = f32_to_f16_saturating(least)};
+}
+// Of zeros of either sign the first counts as the least and the last as the largest.
 [[nodiscard]] inline KvInt4Params kv_int4_params(std::span<const float> values) {
   const auto [least, largest] = std::minmax_element(values.begin(), values.end());
-  return {.scale = f32_to_f16_saturating((*largest - *least) / 15.0F),
-          .minimum = f32_to_f16_saturating(*least)};
+  return kv_int4_params(*least, *largest);
 }
 
 // clamp(round((value - minimum) / scale), 0, 15) in float32, one subtraction and one true division,
 // ties to even; 0 where the scale is zero.
-[[nodiscard]] inline int encode_kv_int4(float value, KvInt4Params params) {
+[[nodiscard]] constexpr int encode_kv_int4(float value, KvInt4Params params) {
   const float scale = f16_to_f32(params.scale);
   if (scale == 0.0F) return 0;
   const float quotient = (value - f16_to_f32(params.minimum)) / scale;

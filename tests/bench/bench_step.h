@@ -90,6 +90,7 @@ class BenchStep {
                     draws_.data(),
                     nullptr,
                     history_indptr_.data(),
+                    history_indptr_.data() + 1,
                     next_ids_.data()});
   }
 

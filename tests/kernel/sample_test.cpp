@@ -1,5 +1,5 @@
-// sample: every stage alone and in its order, ties, faults, extreme values, and the draw itself
-// against a plain sort.
+// sample on both backends: every stage alone and in its order, ties, faults, extreme values, and the
+// draw itself against a plain sort.
 #include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
@@ -7,48 +7,23 @@
 
 #include "kernels/error.h"
 #include "kernels/numeric/philox.h"
-#include "tests/support/backends.h"
+#include "tests/support/sample_rows.h"
 
 namespace fut::test {
 namespace {
 
+using Row = SampleRow;
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct Row {
-  std::vector<float> logits;
-  SampleParams params;
-  std::uint64_t draw_index = 0;
-  std::vector<std::int32_t> history;
-};
-
-std::vector<std::int32_t> sample_rows(Backend& backend, const std::vector<Row>& rows) {
-  std::vector<float> logits;
-  std::vector<SampleParams> params;
-  std::vector<std::uint64_t> draws;
-  std::vector<std::int32_t> history;
-  std::vector<std::int32_t> indptr = {0};
-  for (const Row& row : rows) {
-    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
-    params.push_back(row.params);
-    draws.push_back(row.draw_index);
-    history.insert(history.end(), row.history.begin(), row.history.end());
-    indptr.push_back(static_cast<std::int32_t>(history.size()));
-  }
-  const auto num_rows = static_cast<std::int64_t>(rows.size());
-  const auto vocab = static_cast<std::int64_t>(rows[0].logits.size());
-  const GuardedMatrix logits_matrix(backend, {num_rows, vocab}, logits);
-  const Guarded<SampleParams> params_array(backend, params);
-  const Guarded<std::uint64_t> draws_array(backend, draws);
-  const Guarded<std::int32_t> history_array(backend, history);
-  const Guarded<std::int32_t> indptr_array(backend, indptr);
-  const Guarded<std::int32_t> next_ids(backend, std::vector<std::int32_t>(rows.size(), -7));
-  backend.sample({logits_matrix.const_view(), params_array.data(), draws_array.data(),
-                  history_array.data(), indptr_array.data(), next_ids.data()});
-  return next_ids.values();
-}
-
-class Sample : public testing::Test {
+// On the CPU in its first setup, and on the GPU.
+class Sample : public testing::TestWithParam<bool> {
  protected:
+  void SetUp() override {
+    if (!GetParam()) return;
+    FUT_REQUIRE_GPU_DEVICE();
+    gpu_ = gpu_backend();
+  }
   std::int32_t one(const Row& row) { return sample_rows(backend(), {row})[0]; }
   std::int32_t one(std::vector<float> logits, const SampleParams& params, std::uint64_t draw = 0,
                    std::vector<std::int32_t> history = {}) {
@@ -67,9 +42,10 @@ class Sample : public testing::Test {
     }
     return result;
   }
-  Backend& backend() { return *setups_.front().backend; }
+  Backend& backend() { return GetParam() ? *gpu_ : *setups_.front().backend; }
 
   std::vector<CpuSetup> setups_ = cpu_setups();
+  std::unique_ptr<Backend> gpu_;
 };
 
 SampleParams greedy() {
@@ -78,7 +54,7 @@ SampleParams greedy() {
   return p;
 }
 
-TEST_F(Sample, GreedyTakesTheLargestAndTheLowerIdOfEquals) {
+TEST_P(Sample, GreedyTakesTheLargestAndTheLowerIdOfEquals) {
   EXPECT_EQ(one({1, 5, 3}, greedy()), 1);
   EXPECT_EQ(one({-3, -1, -1, -2}, greedy()), 1);
   EXPECT_EQ(one({2}, greedy()), 0);
@@ -89,7 +65,7 @@ TEST_F(Sample, GreedyTakesTheLargestAndTheLowerIdOfEquals) {
   }
 }
 
-TEST_F(Sample, RowsThatAreNotFiniteGiveNoToken) {
+TEST_P(Sample, RowsThatAreNotFiniteGiveNoToken) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const SampleParams& p : {greedy(), SampleParams{}}) {
     EXPECT_EQ(one({1, nan, 3}, p), kNoToken);
@@ -102,7 +78,7 @@ TEST_F(Sample, RowsThatAreNotFiniteGiveNoToken) {
             (std::vector<std::int32_t>{kNoToken, 1}));
 }
 
-TEST_F(Sample, ALogitOfMinusInfinityIsNeverDrawn) {
+TEST_P(Sample, ALogitOfMinusInfinityIsNeverDrawn) {
   SampleParams p;
   p.temperature = 1e30F;
   const std::vector<int> seen = counts({-kInfinity, 1, -kInfinity, 2}, p, 200);
@@ -111,7 +87,7 @@ TEST_F(Sample, ALogitOfMinusInfinityIsNeverDrawn) {
   EXPECT_GT(seen[3], 0);
 }
 
-TEST_F(Sample, FiltersAtTheirNarrowestAreGreedy) {
+TEST_P(Sample, FiltersAtTheirNarrowestAreGreedy) {
   const std::vector<float> logits = {1, 4, 4, 3.99F, -2};
   for (const bool temperature_first : {false, true}) {
     for (const float temperature : {0.7F, 1.0F, 1e30F}) {
@@ -130,7 +106,7 @@ TEST_F(Sample, FiltersAtTheirNarrowestAreGreedy) {
   }
 }
 
-TEST_F(Sample, TopKBeyondTheVocabularyIsOff) {
+TEST_P(Sample, TopKBeyondTheVocabularyIsOff) {
   const std::vector<float> logits = {0.5F, 0, 1, 0.25F};
   for (const int top_k : {0, -1, 4, 5, 1000000}) {
     SampleParams p;
@@ -139,7 +115,7 @@ TEST_F(Sample, TopKBeyondTheVocabularyIsOff) {
   }
 }
 
-TEST_F(Sample, TopKKeepsTheBestAndTheLowerIdOfEquals) {
+TEST_P(Sample, TopKKeepsTheBestAndTheLowerIdOfEquals) {
   SampleParams p;
   p.top_k = 2;
   p.temperature = 1e30F;
@@ -155,7 +131,7 @@ std::vector<float> logs(const std::vector<double>& probabilities) {
   return logits;
 }
 
-TEST_F(Sample, TopPKeepsTheShortestRunThatReachesIt) {
+TEST_P(Sample, TopPKeepsTheShortestRunThatReachesIt) {
   SampleParams p;
   p.temperature = 1e30F;
   p.top_p = 0.69F;
@@ -170,7 +146,7 @@ TEST_F(Sample, TopPKeepsTheShortestRunThatReachesIt) {
   EXPECT_EQ(seen[2] + seen[4], 0);
 }
 
-TEST_F(Sample, MinPIsAShareOfTheLargestProbability) {
+TEST_P(Sample, MinPIsAShareOfTheLargestProbability) {
   SampleParams p;
   p.temperature = 1e30F;
   p.min_p = 0.3F;
@@ -181,7 +157,7 @@ TEST_F(Sample, MinPIsAShareOfTheLargestProbability) {
 }
 
 // Flat logits: after a high temperature top-p keeps nearly all, before it only the best.
-TEST_F(Sample, TemperatureComesLastUnlessAskedForFirst) {
+TEST_P(Sample, TemperatureComesLastUnlessAskedForFirst) {
   const std::vector<float> logits = logs({0.6, 0.2, 0.1, 0.1});
   SampleParams p;
   p.temperature = 1e30F;
@@ -194,7 +170,7 @@ TEST_F(Sample, TemperatureComesLastUnlessAskedForFirst) {
   EXPECT_EQ(seen[2] + seen[3], 0);
 }
 
-TEST_F(Sample, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogits) {
+TEST_P(Sample, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogits) {
   SampleParams p = greedy();
   p.repetition_penalty = 2;
   EXPECT_EQ(one({4, 3, 1}, p, 0, {0}), 1);           // 4 -> 2
@@ -205,7 +181,7 @@ TEST_F(Sample, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogits) {
   EXPECT_EQ(one({4, 3, 1}, p, 0, {1}), 1);  // 3 -> 6
 }
 
-TEST_F(Sample, PresencePenaltyCountsOnceFrequencyPenaltyEachTime) {
+TEST_P(Sample, PresencePenaltyCountsOnceFrequencyPenaltyEachTime) {
   SampleParams presence = greedy();
   presence.presence_penalty = 1;
   EXPECT_EQ(one({4, 3.5F, 0}, presence, 0, {0}), 1);
@@ -220,7 +196,7 @@ TEST_F(Sample, PresencePenaltyCountsOnceFrequencyPenaltyEachTime) {
   EXPECT_EQ(one({4, 0.75F, 1.25F}, both, 0, {0}), 2);
 }
 
-TEST_F(Sample, PenaltiesLookAtTheHistoryOfTheirOwnRow) {
+TEST_P(Sample, PenaltiesLookAtTheHistoryOfTheirOwnRow) {
   SampleParams p = greedy();
   p.presence_penalty = 10;
   const std::vector<float> logits = {3, 2, 1};
@@ -231,7 +207,7 @@ TEST_F(Sample, PenaltiesLookAtTheHistoryOfTheirOwnRow) {
             (std::vector<std::int32_t>{1, 0, 2, 0}));
 }
 
-TEST_F(Sample, ExtremeValuesAlwaysLeaveACandidate) {
+TEST_P(Sample, ExtremeValuesAlwaysLeaveACandidate) {
   constexpr float kMax = std::numeric_limits<float>::max();
   const std::vector<std::vector<float>> rows = {{1, 2, 3, 4},
                                                 {kMax, -kMax, 0, kMax},
@@ -259,7 +235,7 @@ TEST_F(Sample, ExtremeValuesAlwaysLeaveACandidate) {
   }
 }
 
-TEST_F(Sample, HighTemperatureIsUniform) {
+TEST_P(Sample, HighTemperatureIsUniform) {
   SampleParams p;
   p.temperature = 1e30F;
   constexpr int kDraws = 4000;
@@ -268,7 +244,7 @@ TEST_F(Sample, HighTemperatureIsUniform) {
   for (const int count : seen) EXPECT_NEAR(count, kDraws / 4, 6 * deviation);
 }
 
-TEST_F(Sample, DrawsEachIdAsOftenAsItsProbabilitySays) {
+TEST_P(Sample, DrawsEachIdAsOftenAsItsProbabilitySays) {
   const std::vector<double> probabilities = {0.05, 0.4, 0.15, 0.3, 0.1};
   constexpr int kDraws = 20000;
   const std::vector<int> seen = counts(logs(probabilities), SampleParams{}, kDraws);
@@ -296,7 +272,7 @@ std::int32_t plain_draw(const std::vector<float>& logits, double temperature, fl
   return ids.back();
 }
 
-TEST_F(Sample, DrawIsThePhiloxNumberOverFallingProbabilities) {
+TEST_P(Sample, DrawIsThePhiloxNumberOverFallingProbabilities) {
   SampleParams p;
   for (std::uint64_t draw = 0; draw < 300; ++draw) {
     const std::vector<float> logits = normal_values(500, static_cast<std::uint32_t>(draw), 2.0F);
@@ -307,7 +283,7 @@ TEST_F(Sample, DrawIsThePhiloxNumberOverFallingProbabilities) {
   }
 }
 
-TEST_F(Sample, GivesTheSameIdsOnEverySetupAndInEveryCompany) {
+TEST_P(Sample, GivesTheSameIdsOnEverySetupAndInEveryCompany) {
   std::vector<Row> rows;
   for (std::uint32_t i = 0; i < 40; ++i) {
     SampleParams p;
@@ -324,7 +300,8 @@ TEST_F(Sample, GivesTheSameIdsOnEverySetupAndInEveryCompany) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(first[i], one(rows[i])) << i;
 }
 
-TEST_F(Sample, RefusesParametersOutsideTheirRangesAndStrangeIds) {
+TEST_P(Sample, RefusesParametersOutsideTheirRangesAndStrangeIds) {
+  if (GetParam()) GTEST_SKIP() << "arrays of the device are the caller's promise";
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<void (*)(SampleParams&)> changes = {
       [](SampleParams& p) { p.temperature = -1; },
@@ -346,6 +323,9 @@ TEST_F(Sample, RefusesParametersOutsideTheirRangesAndStrangeIds) {
   EXPECT_THROW(one({1, 2}, SampleParams{}, 0, {2}), Error);
   EXPECT_THROW(one({1, 2}, SampleParams{}, 0, {-1}), Error);
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Sample, testing::Bool(),
+                         [](const auto& backend) { return backend.param ? "Gpu" : "Cpu"; });
 
 }  // namespace
 }  // namespace fut::test

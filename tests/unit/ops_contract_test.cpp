@@ -228,13 +228,15 @@ TEST(OpsContract, Sample) {
                             &draw_index,
                             memory.ints(),
                             memory.ints(),
+                            memory.ints(),
                             &next_id};
   expect_rules<SampleArgs>(
       valid, {{"logits is null", [](auto& a) { a.logits.data = nullptr; }},
               {"logits is [1, 0]", [](auto& a) { a.logits.cols = 0; }},
               {"params is null", [](auto& a) { a.params = nullptr; }},
               {"draw_index is null", [](auto& a) { a.draw_index = nullptr; }},
-              {"history_indptr is null", [](auto& a) { a.history_indptr = nullptr; }},
+              {"history_begins is null", [](auto& a) { a.history_begins = nullptr; }},
+              {"history_ends is null", [](auto& a) { a.history_ends = nullptr; }},
               {"next_ids is null", [](auto& a) { a.next_ids = nullptr; }},
               {"overlaps logits",
                [&](auto& a) { a.logits.data = reinterpret_cast<const float*>(a.next_ids); }}});

@@ -1,25 +1,25 @@
-// The ops of ops.h on the GPU: launchers, each with the op's arguments and a stream. They check the
-// contract, launch and return; they neither allocate nor wait, so they may be captured. Pointers
-// are memory of the current device. Includes no CUDA header.
+// The ops of ops.h on the GPU: launchers, each with the op's arguments and what the device's ops share.
+// They check the contract, launch and return; they do not wait, so they may be recorded. Pointers are
+// memory of the current device. Includes no CUDA header.
 #pragma once
 
-#include "kernels/cuda/int4_gemm_plan.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/launch_context.h"
 #include "kernels/ops.h"
+#include "kernels/step_advance.h"
 
 namespace fut::cuda {
 
 // The same bits as the CPU's: widening is exact, and the rounding is the same function.
-void embed(const EmbedArgs& a, StreamHandle stream);
+void embed(const EmbedArgs& a, LaunchContext& context);
 
-// How many blocks and clusters of the INT4 main loop the current device runs at a time. Once for each
-// device.
-[[nodiscard]] Int4GemmMachine query_int4_gemm_machine();
+// The plain column of ops.h, float32 throughout, is the CPU's alone: Usage.
+void qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context);
+void attention(const AttentionArgs& a, LaunchContext& context);
+void linear_residual(const LinearResidualArgs& a, LaunchContext& context);
+void gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context);
+void lm_head(const LmHeadArgs& a, LaunchContext& context);
 
-// F16 x (8-byte aligned, row_stride a multiple of 4), INT4 weights and a float32 residual. The same
-// bits for a token whatever other tokens there are; from the CPU's they differ by the order of
-// additions within a group and by one rounding less where a scale is multiplied in.
-void linear_residual(const LinearResidualArgs& a, const Int4GemmMachine& machine,
-                     StreamHandle stream);
+void sample(const SampleArgs& a, LaunchContext& context);
+void advance(const StepState& state, LaunchContext& context);
 
 }  // namespace fut::cuda

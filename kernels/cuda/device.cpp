@@ -26,7 +26,9 @@ std::string pci_text(int device) {
   return text.data();
 }
 
-DeviceInfo info_of(int device) {
+}  // namespace
+
+DeviceInfo device_info(int device) {
   cudaDeviceProp properties{};
   FUT_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   return {device,
@@ -37,6 +39,8 @@ DeviceInfo info_of(int device) {
           pci_text(device),
           uuid_text(properties.uuid)};
 }
+
+namespace {
 
 std::string reason_of(cudaError_t error) {
   switch (error) {
@@ -61,7 +65,7 @@ Discovery discover_devices() {
   }
   if (count == 0) return {{}, reason_of(cudaErrorNoDevice)};
   Discovery found;
-  for (int device = 0; device < count; ++device) found.devices.push_back(info_of(device));
+  for (int device = 0; device < count; ++device) found.devices.push_back(device_info(device));
   return found;
 }
 

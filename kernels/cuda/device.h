@@ -30,6 +30,9 @@ struct Discovery {
 // Never throws for a missing driver or device.
 [[nodiscard]] Discovery discover_devices();
 
+// What discover_devices() says of device `index`, which is there.
+[[nodiscard]] DeviceInfo device_info(int index);
+
 // Why the kernels cannot run on this device, with both compute capabilities; empty where they can.
 [[nodiscard]] std::string capability_fault(const DeviceInfo& device);
 

@@ -3,8 +3,9 @@
 // bound   memory: M * H * (dtype + out dtype) bytes, neighbouring threads on neighbouring columns
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/numeric/formats.h"
 
 namespace fut::cuda {
@@ -33,6 +34,7 @@ __device__ void store(float value, std::uint16_t* out) {
 template <DType kDType, class Out>
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(const std::int32_t* token_ids, const void* table, ActivationView out) {
+  ptx::take_turn();
   const std::int64_t token = blockIdx.x;
   const std::int64_t first = token_ids[token] * out.cols;
   Out* row = static_cast<Out*>(out.data) + token * out.row_stride;
@@ -43,34 +45,34 @@ __global__ void __launch_bounds__(kThreads)
 
 template <DType kDType>
 void launch(const EmbedArgs& a, StreamHandle stream) {
-  const dim3 grid(static_cast<unsigned>(a.num_tokens));
+  const LaunchShape shape{dim3(static_cast<unsigned>(a.num_tokens)), dim3(kThreads)};
   if (a.out.dtype == DType::F32) {
-    embed_kernel<kDType, float><<<grid, kThreads, 0, stream>>>(a.token_ids, a.weight.data, a.out);
+    launch_dependent("embed", embed_kernel<kDType, float>, shape, stream, a.token_ids,
+                     a.weight.data, a.out);
   } else {
-    embed_kernel<kDType, std::uint16_t>
-        <<<grid, kThreads, 0, stream>>>(a.token_ids, a.weight.data, a.out);
+    launch_dependent("embed", embed_kernel<kDType, std::uint16_t>, shape, stream, a.token_ids,
+                     a.weight.data, a.out);
   }
 }
 
 }  // namespace
 
-void embed(const EmbedArgs& a, StreamHandle stream) {
+void embed(const EmbedArgs& a, LaunchContext& context) {
   check(a);
   switch (a.weight.dtype) {
     case DType::F32:
-      launch<DType::F32>(a, stream);
+      launch<DType::F32>(a, context.handle());
       break;
     case DType::F16:
-      launch<DType::F16>(a, stream);
+      launch<DType::F16>(a, context.handle());
       break;
     case DType::BF16:
-      launch<DType::BF16>(a, stream);
+      launch<DType::BF16>(a, context.handle());
       break;
     case DType::E4M3:
     case DType::U8:
       break;  // check() has refused them
   }
-  check_launch("embed", stream);
 }
 
 }  // namespace fut::cuda

@@ -53,6 +53,13 @@ void Stream::synchronize() const {
   FUT_CUDA_CHECK(cudaStreamSynchronize(handle()));
 }
 
+bool Stream::is_idle() const {
+  const cudaError_t result = cudaStreamQuery(handle());
+  if (result == cudaErrorNotReady) return false;
+  FUT_CUDA_CHECK(result);
+  return true;
+}
+
 void Stream::Destroy::operator()(StreamHandle stream) const noexcept {
   static_cast<void>(cudaStreamDestroy(stream));
 }
@@ -79,6 +86,35 @@ float Event::milliseconds_since(const Event& earlier) const {
 
 void Event::Destroy::operator()(EventHandle event) const noexcept {
   static_cast<void>(cudaEventDestroy(event));
+}
+
+Graph::Graph(const Stream& stream, const std::function<void()>& body) {
+  // Relaxed: an op may reserve memory while it is recorded.
+  FUT_CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeRelaxed));
+  cudaGraph_t recorded = nullptr;
+  try {
+    body();
+  } catch (...) {
+    static_cast<void>(cudaStreamEndCapture(stream.handle(), &recorded));
+    static_cast<void>(cudaGraphDestroy(recorded));
+    static_cast<void>(cudaGetLastError());
+    throw;
+  }
+  FUT_CUDA_CHECK(cudaStreamEndCapture(stream.handle(), &recorded));
+  GraphHandle graph = nullptr;
+  const cudaError_t result = cudaGraphInstantiate(&graph, recorded, 0);
+  static_cast<void>(cudaGraphDestroy(recorded));
+  FUT_CUDA_CHECK(result);
+  handle_.reset(graph);
+  FUT_CUDA_CHECK(cudaGraphUpload(graph, stream.handle()));
+}
+
+void Graph::launch(const Stream& stream) const {
+  FUT_CUDA_CHECK(cudaGraphLaunch(handle_.get(), stream.handle()));
+}
+
+void Graph::Destroy::operator()(GraphHandle graph) const noexcept {
+  static_cast<void>(cudaGraphExecDestroy(graph));
 }
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {

@@ -3,17 +3,20 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 
 // The runtime's own names for its opaque handles.
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraphExec_st;
 
 namespace fut::cuda {
 
 using StreamHandle = CUstream_st*;
 using EventHandle = CUevent_st*;
+using GraphHandle = CUgraphExec_st*;
 
 // Makes device `index` the current one of this thread. Throws Runtime.
 void use_device(int index);
@@ -26,6 +29,8 @@ class Stream {
   [[nodiscard]] StreamHandle handle() const { return handle_.get(); }
   // Waits for all work given so far; throws Runtime where some of it failed.
   void synchronize() const;
+  // Whether all work given so far is done; throws as synchronize().
+  [[nodiscard]] bool is_idle() const;
 
  private:
   struct Destroy {
@@ -48,6 +53,21 @@ class Event {
     void operator()(EventHandle event) const noexcept;
   };
   std::unique_ptr<CUevent_st, Destroy> handle_;
+};
+
+// Launches recorded once, to be launched again as one.
+class Graph {
+ public:
+  // Records what `body` launches in `stream`; nothing runs yet. Where `body` throws, the recording ends
+  // and the stream is as before.
+  Graph(const Stream& stream, const std::function<void()>& body);
+  void launch(const Stream& stream) const;
+
+ private:
+  struct Destroy {
+    void operator()(GraphHandle graph) const noexcept;
+  };
+  std::unique_ptr<CUgraphExec_st, Destroy> handle_;
 };
 
 // Memory of the current device, at least 256-byte aligned, contents undefined. Throws Capacity with
@@ -85,8 +105,7 @@ class PinnedMemory {
   std::unique_ptr<void, Free> data_;
 };
 
-// Copies in the stream's order. From pageable host memory the source may be reused on return; from
-// pinned memory only after a synchronize().
+// Copies in the stream's order. The source must stay as it is until a synchronize().
 void copy_to_device(void* destination, std::span<const std::byte> source, const Stream& stream);
 void copy_to_host(std::span<std::byte> destination, const void* source, const Stream& stream);
 

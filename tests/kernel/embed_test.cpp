@@ -109,7 +109,7 @@ void expect_bits_of_the_cpu(const Case& c, const GuardedWeight& table, DType out
                shape.rows,
                {host_table.dtype, device.copy(std::span(bytes, table_bytes)), c.vocab, c.cols},
                {out + stride * out_bytes, out_type, shape.rows, shape.cols, stride}},
-              device.stream());
+              device.context());
 
   const std::vector<float> rows = expected_rows(c, table, out_type);
   for (std::size_t i = 0; i < rows.size(); ++i) {

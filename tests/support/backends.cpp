@@ -12,6 +12,7 @@
 #include "kernels/numeric/kv_int4.h"
 
 #if FUT_CUDA
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
 #endif
 
@@ -53,6 +54,14 @@ std::vector<CpuSetup> cpu_setups() {
     }
   }
   return setups;
+}
+
+std::unique_ptr<Backend> gpu_backend() {
+#if FUT_CUDA
+  return std::make_unique<cuda::CudaBackend>(0);
+#else
+  return nullptr;
+#endif
 }
 
 std::string gpu_missing() {

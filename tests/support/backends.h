@@ -27,6 +27,9 @@ struct CpuSetup {
 };
 [[nodiscard]] std::vector<CpuSetup> cpu_setups();
 
+// The GPU backend, for tests that have asked FUT_REQUIRE_GPU_DEVICE(); null in builds without CUDA.
+[[nodiscard]] std::unique_ptr<Backend> gpu_backend();
+
 // Why the GPU half of a test cannot run here; empty where it can. Where the environment variable
 // FUT_REQUIRE_GPU is 1, a test with a reason fails instead of being skipped.
 [[nodiscard]] std::string gpu_missing();
@@ -90,7 +93,7 @@ class GuardedMatrix {
   [[nodiscard]] std::vector<float> values() const;
 
  private:
-  static constexpr std::int64_t kGap = 3;
+  static constexpr std::int64_t kGap = 16;  // keeps rows aligned
   static std::vector<float> spread(Shape shape, std::span<const float> values);
   Shape shape_;
   Guarded<float> array_;
@@ -122,7 +125,7 @@ class GuardedActivation {
   [[nodiscard]] std::vector<float> values() const;
 
  private:
-  static constexpr std::int64_t kGap = 3;
+  static constexpr std::int64_t kGap = 16;  // keeps rows aligned
   static std::vector<std::byte> spread(DType dtype, Shape shape, std::span<const float> values);
   DType dtype_;
   Shape shape_;

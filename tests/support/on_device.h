@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/launch_context.h"
 
 namespace fut::test {
 
@@ -13,25 +13,26 @@ class OnDevice {
   template <class T>
   T* copy(std::span<const T> values) {
     T* data = memory_.emplace_back(values.size_bytes()).template as<T>();
-    cuda::copy_to_device(data, std::as_bytes(values), stream_);
+    overwrite(data, values);
     return data;
   }
   // Writes over what copy() returned.
   template <class T>
   void overwrite(T* data, std::span<const T> values) {
-    cuda::copy_to_device(data, std::as_bytes(values), stream_);
+    cuda::copy_to_device(data, std::as_bytes(values), context_.stream());
+    context_.stream().synchronize();
   }
   template <class T>
   std::vector<T> fetch(const T* data, std::size_t count) {
     std::vector<T> values(count);
-    cuda::copy_to_host(std::as_writable_bytes(std::span(values)), data, stream_);
-    stream_.synchronize();
+    cuda::copy_to_host(std::as_writable_bytes(std::span(values)), data, context_.stream());
+    context_.stream().synchronize();
     return values;
   }
-  [[nodiscard]] cuda::StreamHandle stream() const { return stream_.handle(); }
+  [[nodiscard]] cuda::LaunchContext& context() { return context_; }
 
  private:
-  cuda::Stream stream_;
+  cuda::LaunchContext context_;
   std::vector<cuda::DeviceMemory> memory_;
 };
 

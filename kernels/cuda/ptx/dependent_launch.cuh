@@ -4,14 +4,11 @@
 
 namespace fut::cuda::ptx {
 
-// The next kernel may be scheduled from now on.
-__device__ __forceinline__ void allow_next_kernel() {
+// Lets the next kernel start, as far as there is room beside this one, and returns when all kernels before
+// have ended and their writes are visible. Every kernel of a chain calls it, or the one after next could
+// overtake.
+__device__ __forceinline__ void take_turn() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Returns when all kernels before have ended and their writes are visible. Every kernel of a chain
-// calls it, or the one after next could overtake.
-__device__ __forceinline__ void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 

@@ -1,0 +1,33 @@
+// Memory that ops share.
+#include "kernels/cuda/launch_context.h"
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/int4_ops.h"
+
+namespace fut::cuda {
+namespace {
+
+// In a stream of its own: the one of the ops may be recording.
+void fill_with_zeros(const DeviceMemory& memory) {
+  const Stream stream;
+  FUT_CUDA_CHECK(cudaMemsetAsync(memory.as<void>(), 0, memory.bytes(), stream.handle()));
+  stream.synchronize();
+}
+
+}  // namespace
+
+LaunchContext::LaunchContext()
+    : machine_(query_int4_gemm_machine()), saturations_(3 * sizeof(std::uint64_t)) {
+  fill_with_zeros(saturations_);
+}
+
+void* LaunchContext::scratch(ScratchUse use, std::size_t bytes) {
+  auto& blocks = scratch_[static_cast<std::size_t>(use)];
+  if (blocks.empty() || blocks.back().bytes() < bytes) {
+    blocks.emplace_back(bytes);
+    fill_with_zeros(blocks.back());
+  }
+  return blocks.back().as<void>();
+}
+
+}  // namespace fut::cuda

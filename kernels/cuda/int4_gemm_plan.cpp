@@ -1,9 +1,11 @@
-// The choices behind plan_int4_gemm, as measured on an H200 (kernels/README.md, "The INT4
-// main loop on the GPU").
+// The choices behind plan_int4_gemm (kernels/README.md, "The INT4 main loop on the GPU"). With few
+// tokens the loop is bound by memory and every block takes all of K; with more, blocks of a cluster
+// share K, and of the ways to do so the one is taken that a simple account of cycles likes best.
 #include "kernels/cuda/int4_gemm_plan.h"
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/check.h"
 #include "kernels/error.h"
@@ -11,17 +13,23 @@
 namespace fut::cuda {
 namespace {
 
-// From this size on a launch is long enough that its own loop counts for more than how well it
-// overlaps with its neighbours.
-constexpr std::int64_t kLargeMatrixBytes = 32LL << 20;
-
-// Tokens times strips whose sums meet at a time: fewer barriers against more shared memory.
-constexpr int kRoundTokens = 64;
-
 constexpr int kWarps = kInt4GemmThreads / 32;
+
+// From this size on a launch of few tokens wants larger pieces.
+constexpr std::int64_t kLargeMatrixBytes = 32LL << 20;
+// Up to here every block takes all of K.
+constexpr int kFewTokens = 4;
 
 int aligned(int bytes) {
   return (bytes + 127) / 128 * 128;
+}
+
+int divided_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+int parts_of(const Int4GemmConfigValues& config, int cluster) {
+  return layout::kNumKSegments / cluster / config.segments;
 }
 
 // The most columns that a block of a cluster has to hold.
@@ -36,104 +44,160 @@ int block_groups(int num_groups, int cluster) {
 }
 
 Int4GemmLayout lay_out(const Int4GemmConfigValues& config, const layout::Int4Tile& tile,
-                       int num_tokens, int round_strips) {
+                       const Int4GemmArgs& args) {
+  const int strips = args.round_strips * args.lanes;
+  const int own_strips = divided_up(strips, args.cluster);
+  const int strip_bytes = 16 * args.num_tokens * 4;
+  const int parts = parts_of(config, args.cluster);
   Int4GemmLayout l;
-  l.squares = aligned(kWarps * config.stages * 8);
+  l.inputs = aligned(kWarps * kMaxInt4Stages * 8);
+  l.squares = l.inputs + aligned(8 * args.num_tokens * own_strips * 16);
   l.ring = l.squares + aligned(layout::kNumKSegments * kMaxInt4Tokens * 4);
-  const int piece = config.piece_groups * tile.record_bytes();
-  l.tokens = l.ring + aligned(kWarps * config.stages * piece);
-  l.token_stride = block_groups(tile.num_groups(), config.cluster) * tile.group * 2 + 16;
-  l.partial = l.tokens + aligned(num_tokens * l.token_stride);
-  l.incoming = l.partial + round_strips * layout::kNumKSegments * 16 * num_tokens * 4;
-  const int sent =
-      config.cluster == 1 ? 0 : 2 * round_strips * config.cluster * 16 * num_tokens * 4;
-  l.bytes = l.incoming + sent;
+  l.tokens = l.ring + aligned(kWarps * args.stages * config.piece_groups * tile.record_bytes());
+  l.token_stride = block_groups(tile.num_groups(), args.cluster) * tile.group * 2 + 16;
+  l.partial = l.tokens + aligned(args.num_tokens * l.token_stride);
+  const bool sent_at_once = config.clusters && parts == 1;
+  l.incoming = l.partial + (sent_at_once ? 0 : strips * parts * strip_bytes);
+  l.bytes = l.incoming + (config.clusters ? own_strips * args.cluster * strip_bytes : 0);
   return l;
 }
 
-// In order of preference; the first that fits is taken.
-std::array<Int4GemmConfigValues, 4> candidates(const layout::Int4Tile& tile, int num_tokens) {
-  const bool large = tile.bytes() >= kLargeMatrixBytes;
-  const bool wide = tile.num_groups() * tile.group > 4096;
-  const Int4GemmConfigValues plain{1, 1, 2, 2, 0};
-  const Int4GemmConfigValues pair{1, 2, 2, 2, 0};
-  const Int4GemmConfigValues four{1, 4, 2, 2, 0};
-  const Int4GemmConfigValues eight{4, 8, 1, 2, 0};
-  if (num_tokens <= 4) {
-    if (large && !wide && tile.group == 128) return {{{1, 1, 2, 3, 2}, plain, pair, four}};
-    if (large && wide) return {{{1, 1, 4, 2, 0}, plain, pair, four}};
-    return {{plain, pair, four, four}};
-  }
-  if (num_tokens <= 8) {
-    if (wide) return {{pair, four, four, four}};
-    if (large && tile.group == 128) return {{{1, 1, 2, 3, 2}, plain, pair, four}};
-    return {{plain, pair, four, four}};
-  }
-  if (num_tokens <= 16) {
-    return {{{2, 2, 2, 2, 0}, {2, 4, 2, 2, 0}, eight, eight}};
-  }
-  return {{{4, 4, 1, 2, 0}, eight, eight, eight}};
-}
-
-int num_blocks(const Int4GemmConfigValues& config, const Int4GemmMachine& machine) {
-  switch (config.cluster) {
+int max_clusters(int cluster, const Int4GemmMachine& machine) {
+  switch (cluster) {
     case 2:
-      return 2 * machine.max_clusters_of_2;
+      return machine.max_clusters_of_2;
     case 4:
-      return 4 * machine.max_clusters_of_4;
+      return machine.max_clusters_of_4;
     case 8:
-      return 8 * machine.max_clusters_of_8;
+      return machine.max_clusters_of_8;
     default:
       return machine.num_multiprocessors;
   }
 }
 
-// The strips of one warp's round: as many as there are, or as many as fit.
-int round_strips(const Int4GemmConfigValues& config, const layout::Int4Tile& tile, int num_tokens,
-                 int blocks) {
-  const int clusters = blocks / config.cluster;
-  const int strips_of_cluster = (tile.num_strips() + clusters - 1) / clusters;
-  const int strips_of_warp = (strips_of_cluster + config.cluster - 1) / config.cluster;
-  int strips = std::min(strips_of_warp, std::max(1, kRoundTokens / num_tokens));
-  while (strips > 1 && lay_out(config, tile, num_tokens, strips).bytes > kMaxSharedBytes) --strips;
-  return strips;
+}  // namespace
+
+std::optional<Int4GemmPlan> make_int4_plan(const Int4GemmConfigValues& config, int cluster,
+                                           const layout::Int4Tile& tile, int num_tokens,
+                                           const Int4GemmMachine& machine) {
+  const int clusters = std::min(max_clusters(cluster, machine), kMaxInt4Blocks / cluster);
+  if (clusters == 0) return std::nullopt;
+  Int4GemmPlan plan;
+  plan.config = config;
+  plan.num_blocks = clusters * cluster;
+  plan.args.num_strips = tile.num_strips();
+  plan.args.num_groups = tile.num_groups();
+  plan.args.num_tokens = num_tokens;
+  plan.args.cluster = cluster;
+  plan.args.lanes = kWarps / parts_of(config, cluster);
+  const int strips = divided_up(divided_up(tile.num_strips(), clusters), plan.args.lanes);
+  for (const int stages : {kMaxInt4Stages, kFewTokenStages}) {
+    plan.args.stages = config.clusters ? stages : kFewTokenStages;
+    for (plan.args.round_strips = strips; plan.args.round_strips >= 1; --plan.args.round_strips) {
+      plan.args.layout = lay_out(config, tile, plan.args);
+      if (plan.args.layout.bytes <= kMaxSharedBytes) return plan;
+    }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// About how many cycles the plan takes.
+double cycles(const Int4GemmPlan& plan, const layout::Int4Tile& tile, int input_bytes) {
+  // Of a multiprocessor: a strip and group by tiles of tokens; bytes from memory and from the
+  // second-level cache; between two additions of segments; until the first token is there.
+  constexpr std::array<double, 5> kGroupCycles = {0, 32, 42, 0, 80};
+  constexpr double kMemoryBytes = 17;
+  constexpr double kCacheBytes = 24;
+  constexpr double kRoundCycles = 900;
+  const Int4GemmArgs& a = plan.args;
+  const int clusters = plan.num_blocks / a.cluster;
+  const int strips = divided_up(divided_up(a.num_strips, clusters), a.lanes);  // of a warp
+  const double groups = static_cast<double>(a.num_groups) / layout::kNumKSegments *
+                        plan.config.segments * kWarps * strips;  // of a block
+  const double products = groups * kGroupCycles[static_cast<std::size_t>(plan.config.tiles)];
+  const double memory = static_cast<double>(tile.bytes()) / plan.num_blocks / kMemoryBytes;
+  const double tokens = static_cast<double>(a.num_tokens) * tile.cols / a.cluster * input_bytes;
+  return std::max(products, memory) + tokens / kCacheBytes +
+         kRoundCycles * divided_up(strips, a.round_strips);
+}
+
+std::optional<Int4GemmPlan> plan_few_tokens(const layout::Int4Tile& tile, int num_tokens,
+                                            const Int4GemmMachine& machine) {
+  const bool large = tile.bytes() >= kLargeMatrixBytes;
+  const bool wide = tile.num_groups() * tile.group > 4096;
+  if (large && wide) {
+    if (const auto plan = make_int4_plan({1, 1, 4, false}, 1, tile, num_tokens, machine))
+      return plan;
+  }
+  return make_int4_plan({1, 1, 2, false}, 1, tile, num_tokens, machine);
 }
 
 }  // namespace
 
 std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile, int num_tokens,
-                                           const Int4GemmMachine& machine) {
+                                           int input_bytes, const Int4GemmMachine& machine) {
   FUT_CHECK(num_tokens >= 1 && num_tokens <= kMaxInt4Tokens, "{} tokens in one launch, {} at most",
             num_tokens, kMaxInt4Tokens);
-  for (const Int4GemmConfigValues& config : candidates(tile, num_tokens)) {
-    Int4GemmPlan plan;
-    plan.config = config;
-    plan.num_blocks = num_blocks(config, machine);
-    if (plan.num_blocks < config.cluster) continue;
-    const int strips = round_strips(config, tile, num_tokens, plan.num_blocks);
-    plan.args.num_strips = tile.num_strips();
-    plan.args.num_groups = tile.num_groups();
-    plan.args.num_tokens = num_tokens;
-    plan.args.round_strips = strips;
-    plan.args.layout = lay_out(config, tile, num_tokens, strips);
-    if (plan.args.layout.bytes <= kMaxSharedBytes) return plan;
+  if (num_tokens <= kFewTokens) {
+    if (const auto plan = plan_few_tokens(tile, num_tokens, machine)) return plan;
   }
-  return std::nullopt;
+  const int tiles = num_tokens <= 8 ? 1 : num_tokens <= 16 ? 2 : 4;
+  // Four tiles and groups of 64: more registers than there are.
+  if (tiles == 4 && tile.group == 64) return std::nullopt;
+  std::optional<Int4GemmPlan> best;
+  if (tiles == 1) best = make_int4_plan({1, 1, 2, false}, 1, tile, num_tokens, machine);
+  for (const int cluster : {2, 4, 8}) {
+    for (const int segments : {1, 2, 4}) {
+      // Four tiles of tokens leave no registers for the sums of four segments.
+      if (cluster * segments > layout::kNumKSegments || tiles * segments > 8) continue;
+      const auto plan =
+          make_int4_plan({tiles, segments, 1, true}, cluster, tile, num_tokens, machine);
+      if (!plan) continue;
+      if (!best || cycles(*plan, tile, input_bytes) < cycles(*best, tile, input_bytes)) {
+        best = plan;
+      }
+    }
+  }
+  return best;
+}
+
+Int4Upcoming int4_upcoming(const Weights* weights, int group, const Int4GemmPlan& plan) {
+  // Of gate and up, what fits into half of the second-level cache, in strips of each block, behind those
+  // that their kernel's own ring asks for before its turn; the two kernels that name it call the same
+  // strips, the second what the first had no time for.
+  constexpr int kRingStrips = 2;
+  constexpr int kCalledStrips = 7;
+  const auto* matrix = weights == nullptr ? nullptr : std::get_if<Int4Matrix>(weights);
+  if (matrix == nullptr || plan.config.clusters || matrix->tile.group != group) return {};
+  Int4Upcoming u{matrix->packed, matrix->tile.num_strips(), matrix->tile.num_groups(), 0, 0};
+  if (matrix->order.kind != layout::RowOrder::Kind::GateUp) {
+    u.count = divided_up(u.num_strips, plan.num_blocks);
+    return u;
+  }
+  u.first = kRingStrips;
+  u.count = kCalledStrips;
+  return u;
 }
 
 void no_such_instance(const Int4GemmConfigValues& config) {
   throw runtime_failure(
-      "no instance of the INT4 main loop for {} tiles, clusters of {}, {} groups a piece, {} "
-      "stages, "
-      "{} groups held",
-      config.tiles, config.cluster, config.piece_groups, config.stages, config.held_groups);
+      "no instance of the INT4 main loop for {} tiles, {} segments, {} groups a piece, {} clusters",
+      config.tiles, config.segments, config.piece_groups, config.clusters ? "with" : "without");
 }
 
-void check_int4_operand(const void* x, std::int64_t row_stride, bool int4_weights) {
-  FUT_CHECK(int4_weights, "on the GPU this op takes INT4 weights, {} are not", "others");
-  FUT_CHECK(reinterpret_cast<std::uintptr_t>(x) % 8 == 0 && row_stride % 4 == 0,
-            "x lies at {} with a row stride of {}: the GPU reads four numbers at a time", x,
-            row_stride);
+void check_int4_operand(const void* x, std::int64_t row_stride, int alignment) {
+  FUT_CHECK(reinterpret_cast<std::uintptr_t>(x) % static_cast<std::uintptr_t>(alignment) == 0 &&
+                row_stride % 4 == 0,
+            "x lies at {} with a row stride of {}: the GPU reads four numbers, {} bytes, at a time",
+            x, row_stride, alignment);
+}
+
+void check_no_rotation(int rotation_block) {
+  FUT_CHECK(rotation_block == 0,
+            "rotation_block is {}: with INT4 weights the GPU leaves rotation to attention",
+            rotation_block);
 }
 
 }  // namespace fut::cuda

@@ -8,46 +8,64 @@
 
 #include "kernels/layout/int4_tile.h"
 #include "kernels/layout/k_segments.h"
+#include "kernels/tensor.h"
 
 namespace fut::cuda {
 
 inline constexpr int kInt4GemmThreads = 512;  // a warp for each segment of K
 inline constexpr int kMaxInt4Tokens = 32;
-inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block on compute capability 9.0
+inline constexpr int kMaxInt4Blocks = 256;  // of a launch
+inline constexpr int kMaxInt4Stages = 4;    // pieces of a warp's ring
+inline constexpr int kFewTokenStages = 2;   // without clusters
+// Dynamic, of a block on compute capability 9.0: 227 KB less what kernels declare themselves.
+inline constexpr int kMaxSharedBytes = 227 * 1024 - 512;
 
 // An instance of the main loop.
 struct Int4GemmConfigValues {
-  int tiles = 1;         // of 8 tokens
-  int cluster = 1;       // blocks that share K
-  int piece_groups = 2;  // of a piece of the ring
-  int stages = 3;        // pieces of a warp's ring
-  int held_groups = 0;   // of tokens that a warp holds in registers; 0: none
+  int tiles = 1;          // of 8 tokens
+  int segments = 1;       // of K, of a warp
+  int piece_groups = 2;   // of a piece of the ring
+  bool clusters = false;  // blocks share K
   bool operator==(const Int4GemmConfigValues&) const = default;
 };
 
-template <int kTiles_, int kCluster_, int kPieceGroups_, int kStages_, int kHeldGroups_,
-          int kGroup_>
+template <int kTiles_, int kSegments_, int kPieceGroups_, bool kClusters_, int kGroup_>
 struct Int4GemmConfig {
   static constexpr int kTiles = kTiles_;
-  static constexpr int kCluster = kCluster_;
+  static constexpr int kSegments = kSegments_;
   static constexpr int kPieceGroups = kPieceGroups_;
-  static constexpr int kStages = kStages_;
-  static constexpr int kHeldGroups = kHeldGroups_;
+  static constexpr bool kClusters = kClusters_;
   static constexpr int kGroup = kGroup_;
+  static_assert(kSegments == 1 || kPieceGroups == 1, "a piece lies in one segment");
+  static_assert(kSegments == 1 || kClusters, "without a cluster there is a warp for each segment");
+  // For __launch_bounds__: 0 leaves it to the compiler, which then finds room for two blocks a
+  // multiprocessor where it can; where it cannot it is not to try.
+  static constexpr int kLeastBlocks = kTiles == 1 && !kClusters && kGroup == 128 ? 0 : 1;
   static constexpr int kRecordBytes = layout::Int4Tile{16, kGroup_, kGroup_}.record_bytes();
   static constexpr int kPieceBytes = kPieceGroups * kRecordBytes;
 };
 
 // Byte offsets in a block's shared memory.
 struct Int4GemmLayout {
-  int barriers = 0;      // [warp][stage], 8 bytes each
+  int barriers = 0;      // [warp][kMaxInt4Stages], 8 bytes each
+  int inputs = 0;        // float [output pair of a round][4], of the epilogue
   int squares = 0;       // float [segment][kMaxInt4Tokens]
   int ring = 0;          // [warp][stage][piece]
   int tokens = 0;        // F16 [token][columns of the block], token_stride apart
   int token_stride = 0;  // bytes; 16 past a multiple of 128, so that neighbours use other banks
-  int partial = 0;       // float [strip of a round][segment of the block][16][token]
-  int incoming = 0;      // float [2][own strip of a round][block][16][token]
+  int partial = 0;       // float [strip of a round][part of the block][16][token]
+  int incoming = 0;      // float [own strip of a round][block][16][token]
   int bytes = 0;
+};
+
+// Part of a matrix that a later kernel of the same grid will read first: of each block's strips those
+// from `first` on. packed null: none.
+struct Int4Upcoming {
+  const std::uint8_t* packed = nullptr;
+  int num_strips = 0;
+  int num_groups = 0;
+  int first = 0;
+  int count = 0;
 };
 
 struct Int4GemmArgs {
@@ -55,9 +73,18 @@ struct Int4GemmArgs {
   int num_strips = 0;
   int num_groups = 0;  // of a row
   int num_tokens = 0;
+  int cluster = 1;       // blocks that share K
+  int lanes = 1;         // strips of a block at a time
   int round_strips = 1;  // strips that a warp multiplies before sums meet
+  int stages = 2;        // pieces of a warp's ring
+  Int4Upcoming upcoming;
   Int4GemmLayout layout;
 };
+
+// The first of `count` things that share number `index` of `of` has; the next share's is its end.
+[[nodiscard]] constexpr int int4_share(int count, int index, int of) {
+  return static_cast<int>(static_cast<std::int64_t>(count) * index / of);
+}
 
 struct Int4GemmPlan {
   Int4GemmConfigValues config;
@@ -75,14 +102,27 @@ struct Int4GemmMachine {
 };
 
 // The plan for 1 .. kMaxInt4Tokens tokens; nullopt where so many tokens of so wide a matrix fit into
-// no block: they have to go in parts.
+// no block: they have to go in parts. input_bytes: of a token's number as it comes, 2 or 4.
 [[nodiscard]] std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile,
+                                                         int num_tokens, int input_bytes,
+                                                         const Int4GemmMachine& machine);
+
+// One way to do it, of those that plan_int4_gemm chooses from; nullopt where it does not fit.
+[[nodiscard]] std::optional<Int4GemmPlan> make_int4_plan(const Int4GemmConfigValues& config,
+                                                         int cluster, const layout::Int4Tile& tile,
                                                          int num_tokens,
                                                          const Int4GemmMachine& machine);
+
+// What `plan`'s kernel is to call into the second-level cache of a matrix that a later op will read;
+// null: nothing.
+// `group` is that of the kernel's own matrix: one of other records is not called.
+[[nodiscard]] Int4Upcoming int4_upcoming(const Weights* weights, int group,
+                                         const Int4GemmPlan& plan);
 
 // Throws: a plan names what was not built, or an op got operands that its kernel cannot read. Here
 // because sources that nvcc compiles do without the error builders.
 [[noreturn]] void no_such_instance(const Int4GemmConfigValues& config);
-void check_int4_operand(const void* x, std::int64_t row_stride, bool int4_weights);
+void check_int4_operand(const void* x, std::int64_t row_stride, int alignment);
+void check_no_rotation(int rotation_block);
 
 }  // namespace fut::cuda

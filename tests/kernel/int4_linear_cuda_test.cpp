@@ -95,7 +95,6 @@ class OnGpu {
  public:
   explicit OnGpu(const Problem& problem)
       : problem_(problem),
-        machine_(cuda::query_int4_gemm_machine()),
         x_(device_.copy(std::span(problem.x))),
         packed_(device_.copy(std::span(problem.packed))),
         residual_(device_.copy(std::span(problem.residual))),
@@ -103,15 +102,14 @@ class OnGpu {
 
   std::vector<float> run(int tokens) {
     device_.overwrite(residual_, std::span(problem_.residual));
-    cuda::linear_residual(problem_.args(x_, packed_, residual_, exponents_, tokens), machine_,
-                          device_.stream());
+    cuda::linear_residual(problem_.args(x_, packed_, residual_, exponents_, tokens),
+                          device_.context());
     return device_.fetch(residual_, problem_.residual.size());
   }
 
  private:
   const Problem& problem_;
   OnDevice device_;
-  cuda::Int4GemmMachine machine_;
   std::uint16_t* x_;
   std::uint8_t* packed_;
   float* residual_;
@@ -138,20 +136,23 @@ TEST(Int4GemmPlan, FitsABlockWithoutOverlap) {
   for (const Shape4& shape : kShapes) {
     for (int tokens = 1; tokens <= cuda::kMaxInt4Tokens; ++tokens) {
       const auto plan =
-          cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, tokens, machine);
+          cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, tokens, 2, machine);
       if (!plan) continue;  // in parts
       const cuda::Int4GemmLayout& l = plan->args.layout;
       EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
       EXPECT_GE(8 * plan->config.tiles, tokens);
-      EXPECT_TRUE(l.barriers < l.squares && l.squares < l.ring && l.ring < l.tokens &&
-                  l.tokens < l.partial && l.partial < l.incoming && l.incoming <= l.bytes);
+      EXPECT_TRUE(l.barriers < l.inputs && l.inputs < l.squares && l.squares < l.ring &&
+                  l.ring < l.tokens && l.tokens < l.partial && l.partial <= l.incoming &&
+                  l.incoming <= l.bytes);
       EXPECT_EQ(l.ring % 16, 0);
       EXPECT_EQ(l.token_stride % 128, 16);
-      if (plan->config.held_groups > 0) {
-        EXPECT_GE(plan->config.held_groups * layout::kNumKSegments, shape.cols / shape.group);
-      }
+      const int segments = layout::kNumKSegments / plan->args.cluster;  // of a block
+      EXPECT_EQ(segments % plan->config.segments, 0);
+      EXPECT_EQ(plan->args.lanes * (segments / plan->config.segments), layout::kNumKSegments);
+      EXPECT_EQ(plan->num_blocks % plan->args.cluster, 0);
+      EXPECT_EQ(plan->args.cluster > 1, plan->config.clusters);
     }
-    EXPECT_TRUE(cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, 8, machine));
+    EXPECT_TRUE(cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, 8, 4, machine));
   }
 }
 
@@ -204,7 +205,7 @@ TEST(Int4LinearCuda, TakesMoreTokensThanOneLaunchAndNoExponents) {
   cpu.linear_residual(args(x.data(), problem.packed.data(), expected.data()));
   cuda::linear_residual(args(device.copy(std::span(std::as_const(x))),
                              device.copy(std::span(problem.packed)), residual),
-                        cuda::query_int4_gemm_machine(), device.stream());
+                        device.context());
   EXPECT_TRUE(
       same_bits(expected, device.fetch(residual, expected.size()), {kMany, problem.shape.rows}));
 }
@@ -238,7 +239,7 @@ TEST(Int4LinearCuda, StaysWithinTheBoundOfItsArithmetic) {
                               shape.cols, shape.cols);
     a.weight = matrix;
     a.residual = ActivationView(residual, DType::F32, kFew, shape.rows, shape.rows);
-    cuda::linear_residual(a, cuda::query_int4_gemm_machine(), device.stream());
+    cuda::linear_residual(a, device.context());
     EXPECT_TRUE(within_bounds(expected, device.fetch(residual, zeros.size()), {kFew, shape.rows}));
   }
 }

@@ -65,6 +65,11 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t destination, const void*
       : "memory");
 }
 
+// Calls `bytes` (a multiple of 16, 16-byte aligned) into the second-level cache, and forgets about it.
+__device__ __forceinline__ void call_into_second_level(const void* source, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 // 16 bytes of shared memory.
 __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 v;
@@ -72,6 +77,24 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address));
   return v;
+}
+
+// 1, 2 or 4 words of shared memory.
+template <int kWords>
+__device__ __forceinline__ void load_shared_words(std::uint32_t (&words)[kWords],
+                                                  std::uint32_t address) {
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+  if constexpr (kWords == 1) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(address));
+  } else if constexpr (kWords == 2) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words[0]), "=r"(words[1])
+                 : "r"(address));
+  } else {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+  }
 }
 
 // A BF16 of shared memory as a float.

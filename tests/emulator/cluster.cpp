@@ -1,0 +1,586 @@
+// The emulator's turns, barriers and copies. Compiled without the thread sanitizer, which would see
+// fibers share this bookkeeping; it is told of what orders them instead.
+#include "tests/emulator/cluster.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <sys/mman.h>
+#include <vector>
+
+#include "kernels/numeric/formats.h"
+#include "tests/emulator/cluster_state.h"
+#include "tests/emulator/device.h"
+
+namespace fut::cuda {
+Dimensions threadIdx, blockIdx, blockDim, gridDim;
+}  // namespace fut::cuda
+
+namespace fut::emulator {
+// Stacks are made once: it takes longer than many a launch.
+class Stacks {
+ public:
+  ~Stacks() {
+    if (memory_ != nullptr) munmap(memory_, count_ * kStackBytes);
+  }
+  void reserve(std::size_t count) {
+    if (count <= count_) return;
+    if (memory_ != nullptr) munmap(memory_, count_ * kStackBytes);
+    void* memory = mmap(nullptr, count * kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    memory_ = static_cast<std::byte*>(memory);
+    count_ = count;
+  }
+  [[nodiscard]] std::span<std::byte> stack(std::size_t i) const {
+    return {memory_ + i * kStackBytes, kStackBytes};
+  }
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+namespace {
+
+Cluster* current = nullptr;
+
+void enter_thread() {
+  current->call_kernel();
+  current->end_thread();
+}
+
+}  // namespace
+
+Cluster::Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel,
+                 const std::function<void(const Called&)>& called, int first_block, Stacks& stacks)
+    : launch_(launch),
+      kernel_(kernel),
+      called_(called),
+      engine_(launch.seed * 0x9E3779B1U + static_cast<unsigned>(first_block) + 1),
+      by_priority_(launch.seed % 4 == 1),
+      early_copies_(launch.seed % 4 == 2),
+      changes_(launch.seed % 4 == 0   ? 16
+               : launch.seed % 4 == 2 ? 128
+                                      : 0) {
+  // Room for all there will be, so that no fiber frees what another one has written.
+  const auto warps = static_cast<std::size_t>(launch.cluster * launch.threads / kWarpLanes);
+  ready_.reserve(warps);
+  copies_.reserve(16 * warps);
+  calls_.reserve(1024 * warps);
+  for (int rank = 0; rank < launch.cluster; ++rank) {
+    set_up_block(rank, first_block, launch, stacks);
+  }
+}
+
+void Cluster::set_up_block(int rank, int first_block, const Launch& launch, const Stacks& stacks) {
+  auto block = std::make_unique<Block>();
+  block->rank = rank;
+  block->index = first_block + rank;
+  block->memory.resize(static_cast<std::size_t>(launch.shared_bytes + 2 * kGuardBytes + 128),
+                       kGuard);
+  auto place = reinterpret_cast<std::uintptr_t>(block->memory.data()) + kGuardBytes;
+  block->shared = reinterpret_cast<std::uint8_t*>((place + 127) / 128 * 128);
+  block->running = launch.threads;
+  block->barriers.reserve(static_cast<std::size_t>(launch.threads));
+  for (int i = 0; i < launch.threads; ++i) {
+    if (i % kWarpLanes == 0) {
+      warps_.push_back(std::make_unique<Warp>());
+      warps_.back()->priority = draw(1U << 30);
+    }
+    auto thread = std::make_unique<Thread>();
+    thread->block = block.get();
+    thread->warp = warps_.back().get();
+    thread->lane = i % kWarpLanes;
+    thread->index = i;
+    thread->warp->threads[static_cast<std::size_t>(thread->lane)] = thread.get();
+    thread->sanitizer = sanitizer_create_fiber();
+    thread->fiber.prepare(stacks.stack(threads_.size()), enter_thread);
+    make_ready(*thread);
+    threads_.push_back(std::move(thread));
+  }
+  blocks_.push_back(std::move(block));
+}
+
+Cluster::~Cluster() {
+  for (const auto& thread : threads_) sanitizer_destroy_fiber(thread->sanitizer);
+  sanitizer_destroy_fiber(copy_engine_);
+}
+
+// ---- whose turn it is ------------------------------------------------------------------------------
+
+std::string Cluster::run() {
+  current = this;
+  running_ = next();
+  cuda::blockDim.x = static_cast<std::uint32_t>(launch_.threads);
+  cuda::gridDim.x = static_cast<std::uint32_t>(launch_.num_blocks);
+  cuda::threadIdx.x = static_cast<std::uint32_t>(running_->index);
+  cuda::blockIdx.x = static_cast<std::uint32_t>(running_->block->index);
+  running_->block->started = true;
+  sanitizer_switch(running_->sanitizer);
+  Fiber::change(main_, running_->fiber);
+  sanitizer_acquire(end_order_);
+  current = nullptr;
+  if (!error_.empty()) return error_;
+  for (const Call& call : calls_) {
+    if (called_) called_({call.begin, call.bytes});
+  }
+  return check_at_end();
+}
+
+void Cluster::make_ready(Thread& thread) {
+  Warp& warp = *thread.warp;
+  if (warp.ready == 0) ready_.push_back(&warp);
+  warp.ready |= 1U << thread.lane;
+  thread.waits = Waits::Nothing;
+}
+
+Warp* Cluster::choose_warp() {
+  if (ready_.empty()) return nullptr;
+  const bool stays = warp_ != nullptr && warp_->ready != 0;
+  if (by_priority_) {
+    return *std::max_element(ready_.begin(), ready_.end(), [](const Warp* a, const Warp* b) {
+      return a->priority < b->priority;
+    });
+  }
+  if (stays && draw(256) >= changes_) return warp_;
+  return ready_[draw(static_cast<unsigned>(ready_.size()))];
+}
+
+Thread* Cluster::take_lane(Warp& warp) {
+  const auto from = static_cast<int>(draw(kWarpLanes));
+  const int lane = (std::countr_zero(std::rotr(warp.ready, from)) + from) % kWarpLanes;
+  warp.ready &= ~(1U << lane);
+  if (warp.ready == 0) {
+    auto place = std::find(ready_.begin(), ready_.end(), &warp);
+    *place = ready_.back();
+    ready_.pop_back();
+  }
+  return warp.threads[static_cast<std::size_t>(lane)];
+}
+
+Thread* Cluster::next() {
+  for (;;) {
+    if (early_copies_ && !copies_.empty() && draw(64) == 0) deliver();
+    if (Warp* warp = choose_warp()) {
+      warp_ = warp;
+      return take_lane(*warp);
+    }
+    if (copies_.empty()) return nullptr;
+    deliver();
+  }
+}
+
+// Leaves the thread that runs for the next one, or for run() where there is none.
+void Cluster::run_next() {
+  Thread& from = *running_;
+  running_ = next();
+  if (running_ == &from) return;
+  if (running_ == nullptr) {
+    if (std::any_of(threads_.begin(), threads_.end(), [](const auto& t) { return !t->ended; })) {
+      error_ = deadlock();
+    }
+    sanitizer_switch(main_sanitizer_);
+    Fiber::change(from.fiber, main_);
+  }
+  cuda::threadIdx.x = static_cast<std::uint32_t>(running_->index);
+  cuda::blockIdx.x = static_cast<std::uint32_t>(running_->block->index);
+  running_->block->started = true;
+  sanitizer_switch(running_->sanitizer);
+  Fiber::change(from.fiber, running_->fiber);
+}
+
+void Cluster::suspend(Waits why) {
+  running_->waits = why;
+  run_next();
+}
+
+void Cluster::end_thread() {
+  Thread& t = self();
+  if (t.arrivals != t.waits_done)
+    fail("ended between arriving at the cluster's barrier and waiting");
+  if (!t.copies.empty()) fail("ended before its copies of 4 bytes were there");
+  t.ended = true;
+  sanitizer_release(end_order_);
+  if (--t.block->running == 0) {
+    for (const BulkCopy& copy : copies_) {
+      if (copy.destination >= t.block->shared &&
+          copy.destination < t.block->shared + launch_.shared_bytes) {
+        fail("the block ends before a copy into it is there");
+      }
+    }
+  }
+  run_next();
+  __builtin_unreachable();
+}
+
+void Cluster::fail(const std::string& message) {
+  error_ = name(self()) + ": " + message;
+  sanitizer_switch(main_sanitizer_);
+  Fiber::change(running_->fiber, main_);
+  __builtin_unreachable();
+}
+
+std::string Cluster::name(const Thread& t) const {
+  return "block " + std::to_string(t.block->index) + ", warp " +
+         std::to_string(t.index / kWarpLanes) + ", lane " + std::to_string(t.lane);
+}
+
+std::string Cluster::deadlock() const {
+  constexpr std::array<const char*, 5> kWaits = {"nothing", "its warp", "its block", "its cluster",
+                                                 "a copy"};
+  std::string text = "nobody can go on";
+  int told = 0;
+  for (const auto& t : threads_) {
+    if (t->ended || ++told > 8) continue;
+    text += "; " + name(*t) + " waits for " + kWaits[static_cast<std::size_t>(t->waits)];
+  }
+  return text + "; " + std::to_string(told) + " threads in all";
+}
+
+std::string Cluster::check_at_end() const {
+  for (const auto& block : blocks_) {
+    const std::uint8_t* end = block->shared + launch_.shared_bytes;
+    const auto clean = [](std::uint8_t byte) { return byte == kGuard; };
+    if (!std::all_of(static_cast<const std::uint8_t*>(block->memory.data()),
+                     static_cast<const std::uint8_t*>(block->shared), clean) ||
+        !std::all_of(end,
+                     static_cast<const std::uint8_t*>(block->memory.data()) + block->memory.size(),
+                     clean)) {
+      return "block " + std::to_string(block->index) + " wrote beside its shared memory";
+    }
+    for (const auto& barrier : block->barriers) {
+      if (barrier->bytes != 0 || barrier->pending != barrier->arrivals) {
+        return "block " + std::to_string(block->index) + " leaves a barrier half complete";
+      }
+    }
+  }
+  return {};
+}
+
+// ---- memory ----------------------------------------------------------------------------------------
+
+std::uint32_t Cluster::shared_address(const void* pointer) {
+  const auto offset = static_cast<const std::uint8_t*>(pointer) - self().block->shared;
+  if (offset < 0 || offset > launch_.shared_bytes) fail("not a place in shared memory");
+  return static_cast<std::uint32_t>(offset);
+}
+
+std::uint8_t* Cluster::memory(std::uint32_t address, int bytes, int alignment, bool own) {
+  const auto rank = static_cast<int>(address >> kRankShift) - 1;
+  const auto offset = static_cast<int>(address & ((1U << kRankShift) - 1));
+  if (rank >= 0 && own) fail("another block's address in an instruction of the own block");
+  if (offset + bytes > launch_.shared_bytes) {
+    fail("offset " + std::to_string(offset) + " of shared memory of " +
+         std::to_string(launch_.shared_bytes) + " bytes");
+  }
+  if (offset % alignment != 0) fail("offset " + std::to_string(offset) + " is not aligned");
+  Block& block = rank < 0 ? *self().block : *blocks_[static_cast<std::size_t>(rank)];
+  if (!block.started || block.running == 0) {
+    fail("block " + std::to_string(block.index) + " is written to but does not run");
+  }
+  return block.shared + offset;
+}
+
+std::uint32_t Cluster::address_in_block(std::uint32_t address, std::uint32_t rank) {
+  if (address >> kRankShift != 0) fail("the address is another block's already");
+  if (rank >= blocks_.size()) fail("no block " + std::to_string(rank) + " in the cluster");
+  return address | (rank + 1) << kRankShift;
+}
+
+// ---- copies ----------------------------------------------------------------------------------------
+
+void Cluster::barrier_init(std::uint32_t address, std::uint32_t arrivals) {
+  Block& block = *self().block;
+  auto barrier = std::make_unique<Barrier>();
+  barrier->waiting.reserve(kWarpLanes);
+  barrier->arrivals = barrier->pending = arrivals;
+  // The barrier's 8 bytes hold its number: who writes over them is found out.
+  const std::array<std::uint32_t, 2> words = {kBarrierMark,
+                                              static_cast<std::uint32_t>(block.barriers.size())};
+  std::memcpy(memory(address, 8, 8, true), words.data(), 8);
+  block.barriers.push_back(std::move(barrier));
+}
+
+Barrier& Cluster::barrier(std::uint32_t address) {
+  std::array<std::uint32_t, 2> words{};
+  std::memcpy(words.data(), memory(address, 8, 8, true), 8);
+  if (words[0] != kBarrierMark || words[1] >= self().block->barriers.size()) {
+    fail("no barrier at offset " + std::to_string(address));
+  }
+  return *self().block->barriers[words[1]];
+}
+
+void Cluster::barrier_expect(std::uint32_t address, std::uint32_t bytes) {
+  Barrier& b = barrier(address);
+  if (b.pending == 0) fail("one arrival too many at a barrier");
+  sanitizer_release(b.orders[b.parity]);
+  b.bytes += bytes;
+  --b.pending;
+  complete_if_done(b);
+}
+
+void Cluster::complete_if_done(Barrier& b) {
+  if (b.pending != 0 || b.bytes != 0) return;
+  b.pending = b.arrivals;
+  b.parity ^= 1;
+  for (Thread* thread : b.waiting) make_ready(*thread);
+  b.waiting.clear();
+}
+
+void Cluster::barrier_wait(std::uint32_t address, std::uint32_t parity) {
+  Barrier& b = barrier(address);
+  // Whoever is woken up a phase late goes on waiting, as the instruction would.
+  while (b.parity == parity) {
+    b.waiting.push_back(running_);
+    suspend(Waits::Copy);
+  }
+  sanitizer_acquire(b.orders[parity]);
+}
+
+void Cluster::check_readable(const void* source, std::int64_t bytes) {
+  const auto* begin = static_cast<const std::uint8_t*>(source);
+  if (reinterpret_cast<std::uintptr_t>(source) % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {
+    fail("a bulk copy that is not of multiples of 16");
+  }
+  if (begin < launch_.readable || begin + bytes > launch_.readable + launch_.readable_bytes) {
+    fail("a bulk copy from beside the matrix");
+  }
+}
+
+void Cluster::bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
+                        std::uint32_t address) {
+  check_readable(source, bytes);
+  const BulkCopy copy{&barrier(address), memory(destination, static_cast<int>(bytes), 16, true),
+                      static_cast<const std::uint8_t*>(source), bytes};
+  if (copy.barrier->bytes < bytes) fail("a bulk copy that its barrier does not expect");
+  for (const BulkCopy& other : copies_) {
+    if (copy.destination < other.destination + other.bytes &&
+        other.destination < copy.destination + bytes) {
+      fail("two copies to one place are under way");
+    }
+  }
+  sanitizer_release(copy.barrier->requests);
+  copies_.push_back(copy);
+}
+
+// One of the copies under way arrives.
+void Cluster::deliver() {
+  const std::size_t i = draw(static_cast<unsigned>(copies_.size()));
+  const BulkCopy copy = copies_[i];
+  copies_[i] = copies_.back();
+  copies_.pop_back();
+  void* fiber = sanitizer_current_fiber();
+  sanitizer_switch(copy_engine_);
+  sanitizer_acquire(copy.barrier->requests);
+  std::memcpy(copy.destination, copy.source, copy.bytes);
+  sanitizer_release(copy.barrier->orders[copy.barrier->parity]);
+  sanitizer_switch(fiber);
+  copy.barrier->bytes -= copy.bytes;
+  complete_if_done(*copy.barrier);
+}
+
+// ---- warps, blocks and clusters --------------------------------------------------------------------
+
+namespace {
+
+void multiply_tile(std::array<Operands, kWarpLanes>& operands) {
+  static const auto kFloats = [] {
+    auto floats = std::make_unique<std::array<float, 65536>>();
+    for (std::uint32_t i = 0; i < 65536; ++i) {
+      (*floats)[i] = f16_to_f32(static_cast<std::uint16_t>(i));
+    }
+    return floats;
+  }();
+  const auto half = [&](std::uint32_t word, int i) { return (*kFloats)[word >> 16 * i & 0xFFFFU]; };
+  std::array<std::array<float, 16>, 16> a;  // [row][k]
+  std::array<std::array<float, 8>, 16> b;   // [k][column]
+  std::array<std::array<float, 8>, 16> c;   // [row][column]
+  for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
+    const std::size_t g = lane / 4;
+    const std::size_t t = lane % 4;
+    for (std::size_t i = 0; i < 8; ++i) {  // register i / 2, half i % 2
+      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = half(operands[lane].a[i / 2], i % 2);
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      b[2 * t + i % 2 + i / 2 * 8][g] = half(operands[lane].b[i / 2], i % 2);
+      c[g + i / 2 * 8][2 * t + i % 2] = operands[lane].value[i];
+    }
+  }
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t k = 0; k < 16; ++k) {
+      for (std::size_t n = 0; n < 8; ++n) c[row][n] += a[row][k] * b[k][n];
+    }
+  }
+  for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      operands[lane].value[i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    }
+  }
+}
+
+}  // namespace
+
+void Cluster::combine(Warp& warp) {
+  if (warp.collective == Collective::Multiply) multiply_tile(warp.operands);
+  if (warp.collective != Collective::Shuffle) return;
+  std::array<float, kWarpLanes> values{};
+  const int distance = warp.operands[0].distance;
+  for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
+    values[lane] = *warp.operands[lane].value;
+    if (warp.operands[lane].distance != distance) fail("lanes shuffle by different distances");
+  }
+  for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
+    *warp.operands[lane].value = values[lane ^ static_cast<std::size_t>(distance)];
+  }
+}
+
+void Cluster::meet(Collective kind, const Operands& operands) {
+  Thread& t = self();
+  Warp& warp = *t.warp;
+  if (warp.arrived == 0) warp.collective = kind;
+  if (warp.collective != kind) fail("lanes of a warp meet at different instructions");
+  // A shuffle or a product orders no memory.
+  SanitizerOrder& order = warp.orders[static_cast<std::size_t>(warp.generation % 2)];
+  if (kind == Collective::Sync) sanitizer_release(order);
+  warp.operands[static_cast<std::size_t>(t.lane)] = operands;
+  warp.arrived |= 1U << t.lane;
+  if (warp.arrived == kAllLanes) {
+    combine(warp);
+    warp.arrived = 0;
+    if (kind == Collective::Sync) ++warp.generation;
+    for (Thread* thread : warp.threads) make_ready(*thread);
+    run_next();
+  } else {
+    suspend(Waits::Warp);
+  }
+  if (kind == Collective::Sync) sanitizer_acquire(order);
+}
+
+int Cluster::sync_block(int value, bool asks) {
+  Thread& t = self();
+  Block& block = *t.block;
+  if (block.arrived == 0) block.asks = asks;
+  if (block.asks != asks) fail("threads of a block meet at different barriers");
+  SanitizerOrder& order = block.orders[static_cast<std::size_t>(block.generation % 2)];
+  sanitizer_release(order);
+  block.any |= value;
+  if (++block.arrived == launch_.threads) {
+    for (const auto& thread : threads_) {
+      if (thread->block != &block) continue;
+      thread->any = block.any;
+      make_ready(*thread);
+    }
+    block.arrived = 0;
+    block.any = 0;
+    ++block.generation;
+    run_next();
+  } else {
+    suspend(Waits::Block);
+  }
+  sanitizer_acquire(order);
+  return t.any;
+}
+
+void Cluster::cluster_arrive() {
+  Thread& t = self();
+  if (t.arrivals != t.waits_done) fail("arrives twice at the cluster's barrier");
+  ++t.arrivals;
+  sanitizer_release(cluster_orders_[static_cast<std::size_t>(cluster_generation_ % 2)]);
+  if (++cluster_arrived_ < static_cast<int>(threads_.size())) return;
+  cluster_arrived_ = 0;
+  ++cluster_generation_;
+  for (const auto& thread : threads_) {
+    if (thread->waits == Waits::Cluster) make_ready(*thread);
+  }
+}
+
+void Cluster::cluster_wait() {
+  Thread& t = self();
+  if (t.arrivals != t.waits_done + 1) fail("waits at the cluster's barrier without arriving");
+  if (cluster_generation_ < t.arrivals) suspend(Waits::Cluster);
+  sanitizer_acquire(cluster_orders_[static_cast<std::size_t>(t.waits_done % 2)]);
+  ++t.waits_done;
+}
+
+// ---- what kernels call -----------------------------------------------------------------------------
+
+std::string run(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel,
+                const std::function<void(const Called&)>& called) {
+  static Stacks stacks;
+  stacks.reserve(static_cast<std::size_t>(launch.cluster * launch.threads));
+  for (int first = 0; first < launch.num_blocks; first += launch.cluster) {
+    std::string error = Cluster(launch, kernel, called, first, stacks).run();
+    if (!error.empty()) return error;
+  }
+  return {};
+}
+
+void fail(const std::string& message) {
+  current->fail(message);
+}
+std::uint32_t shared_address(const void* pointer) {
+  return current->shared_address(pointer);
+}
+std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank) {
+  return current->address_in_block(address, rank);
+}
+std::uint8_t* own_memory(std::uint32_t address, int bytes, int alignment) {
+  return current->memory(address, bytes, alignment, true);
+}
+std::uint8_t* cluster_memory(std::uint32_t address, int bytes, int alignment) {
+  return current->memory(address, bytes, alignment, false);
+}
+void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  current->barrier_init(barrier, arrivals);
+}
+void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  current->barrier_expect(barrier, bytes);
+}
+void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  current->barrier_wait(barrier, parity);
+}
+void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
+               std::uint32_t barrier) {
+  current->bulk_copy(destination, source, bytes, barrier);
+}
+void call_into_second_level(const void* source, std::uint32_t bytes) {
+  current->call(static_cast<const std::uint8_t*>(source), bytes);
+}
+void copy_4_bytes(std::uint32_t destination, const void* source) {
+  current->self().copies.push_back({own_memory(destination, 4, 4), source});
+}
+void land_copies(void (*land)(std::uint8_t* destination, const void* source)) {
+  for (const Copy4& copy : current->self().copies) land(copy.destination, copy.source);
+  current->self().copies.clear();
+}
+void sync_warp() {
+  current->meet(Collective::Sync, {});
+}
+float shuffle_xor(float value, int distance) {
+  current->meet(Collective::Shuffle, {.value = &value, .distance = distance});
+  return value;
+}
+void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  current->meet(Collective::Multiply, {.value = c, .a = a, .b = {b0, b1}});
+}
+int sync_block(int value, bool asks) {
+  return current->sync_block(value, asks);
+}
+void cluster_arrive() {
+  current->cluster_arrive();
+}
+void cluster_wait() {
+  current->cluster_wait();
+}
+void take_turn() {
+  current->self().has_turn = true;
+}
+bool has_turn() {
+  return current->self().has_turn;
+}
+
+}  // namespace fut::emulator

@@ -1,0 +1,171 @@
+// What the emulator knows of a cluster at work: threads, warps, blocks, barriers and copies under way.
+// For cluster.cpp alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/emulator/cluster.h"
+#include "tests/emulator/fiber.h"
+#include "tests/emulator/thread_sanitizer.h"
+
+namespace fut::emulator {
+
+constexpr std::uint32_t kAllLanes = 0xFFFFFFFFU;
+constexpr std::size_t kStackBytes = 128 * 1024;  // touched only as far as they are used
+constexpr int kRankShift = 24;                   // of an address; ranks count from 1, 0 is "own"
+constexpr int kGuardBytes = 4096;                // around a block's shared memory
+constexpr std::uint8_t kGuard = 0xFF;            // a NaN in every format
+constexpr std::uint32_t kBarrierMark = 0xBA221E20U;
+
+enum class Collective { None, Sync, Shuffle, Multiply };
+enum class Waits { Nothing, Warp, Block, Cluster, Copy };
+
+struct Block;
+struct Warp;
+
+struct Copy4 {
+  std::uint8_t* destination;
+  const void* source;
+};
+
+struct Thread {
+  Fiber fiber;
+  void* sanitizer = nullptr;
+  Block* block = nullptr;
+  Warp* warp = nullptr;
+  int lane = 0, index = 0;
+  Waits waits = Waits::Nothing;
+  bool has_turn = false, ended = false;
+  int arrivals = 0, waits_done = 0;  // at the cluster's barrier
+  int any = 0;                       // result of a barrier of the block
+  std::vector<Copy4> copies;
+};
+
+// What a lane brings to a shuffle or a product.
+struct Operands {
+  float* value = nullptr;
+  const std::uint32_t* a = nullptr;
+  std::uint32_t b[2] = {};
+  int distance = 0;
+};
+
+struct Warp {
+  std::uint32_t ready = 0;  // lanes that could run
+  std::uint32_t arrived = 0;
+  Collective collective = Collective::None;
+  std::array<Operands, kWarpLanes> operands;
+  std::array<Thread*, kWarpLanes> threads{};
+  unsigned priority = 0;
+  std::array<SanitizerOrder, 2> orders;
+  int generation = 0;
+};
+
+struct Barrier {
+  std::uint32_t arrivals = 1, pending = 1, parity = 0;
+  std::int64_t bytes = 0;  // expected and not there
+  std::vector<Thread*> waiting;
+  std::array<SanitizerOrder, 2> orders;
+  SanitizerOrder requests;
+};
+
+struct Block {
+  int rank = 0, index = 0;
+  std::vector<std::uint8_t> memory;  // guards and shared memory
+  std::uint8_t* shared = nullptr;
+  std::vector<std::unique_ptr<Barrier>> barriers;
+  int running = 0;  // threads that have not ended
+  bool started = false;
+  int arrived = 0, any = 0, generation = 0;
+  bool asks = false;
+  std::array<SanitizerOrder, 2> orders;
+};
+
+struct Call {
+  const std::uint8_t* begin;
+  std::uint32_t bytes;
+};
+
+struct BulkCopy {
+  Barrier* barrier;
+  std::uint8_t* destination;
+  const std::uint8_t* source;
+  std::uint32_t bytes;
+};
+
+class Stacks;
+
+class Cluster {
+ public:
+  Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel,
+          const std::function<void(const Called&)>& called, int first_block, Stacks& stacks);
+  ~Cluster();
+  std::string run();
+
+  // All of these of the thread that runs.
+  [[noreturn]] void fail(const std::string& message);
+  void end_thread();
+  void call_kernel() { kernel_(self().block->shared); }
+  [[nodiscard]] Thread& self() { return *running_; }
+  [[nodiscard]] std::uint32_t shared_address(const void* pointer);
+  [[nodiscard]] std::uint8_t* memory(std::uint32_t address, int bytes, int alignment, bool own);
+  [[nodiscard]] std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank);
+  [[nodiscard]] Barrier& barrier(std::uint32_t address);
+  void barrier_init(std::uint32_t address, std::uint32_t arrivals);
+  void barrier_expect(std::uint32_t address, std::uint32_t bytes);
+  void barrier_wait(std::uint32_t address, std::uint32_t parity);
+  void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
+                 std::uint32_t barrier);
+  void check_readable(const void* source, std::int64_t bytes);
+  void call(const std::uint8_t* begin, std::uint32_t bytes) { calls_.push_back({begin, bytes}); }
+  void meet(Collective kind, const Operands& operands);
+  int sync_block(int value, bool asks);
+  void cluster_arrive();
+  void cluster_wait();
+
+ private:
+  [[nodiscard]] unsigned draw(unsigned below) { return static_cast<unsigned>(engine_()) % below; }
+  void set_up_block(int rank, int first_block, const Launch& launch, const Stacks& stacks);
+  void make_ready(Thread& thread);
+  void suspend(Waits why);
+  void run_next();
+  [[nodiscard]] Thread* next();
+  [[nodiscard]] Warp* choose_warp();
+  [[nodiscard]] Thread* take_lane(Warp& warp);
+  void deliver();
+  void complete_if_done(Barrier& barrier);
+  void combine(Warp& warp);
+  [[nodiscard]] std::string deadlock() const;
+  [[nodiscard]] std::string check_at_end() const;
+  [[nodiscard]] std::string name(const Thread& t) const;
+
+  const Launch& launch_;
+  const std::function<void(std::uint8_t*)>& kernel_;
+  const std::function<void(const Called&)>& called_;
+  std::minstd_rand engine_;
+  bool by_priority_, early_copies_;
+  unsigned changes_;  // of 256 choices, those that leave a warp that could go on
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::vector<std::unique_ptr<Warp>> warps_;
+  std::vector<Warp*> ready_;  // warps with a lane that could run
+  std::vector<BulkCopy> copies_;
+  std::vector<Call> calls_;
+  Fiber main_;
+  void* main_sanitizer_ = sanitizer_current_fiber();
+  void* copy_engine_ = sanitizer_create_fiber();
+  Thread* running_ = nullptr;
+  Warp* warp_ = nullptr;  // that ran last
+  int cluster_arrived_ = 0;
+  int cluster_generation_ = 0;
+  std::array<SanitizerOrder, 2> cluster_orders_;
+  SanitizerOrder end_order_;
+  std::string error_;
+};
+
+}  // namespace fut::emulator

@@ -111,20 +111,62 @@ Bounded narrowed(const Bounded& value, DType dtype) {
 
 namespace {
 
-Bounded bounded_number(const CachedRow& row, std::size_t dim) {
+Bounded bounded_number(const AttentionCase& c, const CachedRow& row, std::size_t dim) {
   if (!row.is_coded()) return row.numbers[dim];
+  // Every step of widening is given: no bit of it may differ.
+  if (c.order == SumOrder::Pages) return widened(row, dim);
   const std::size_t group = group_of(row, dim);
   const Bounded number =
       Bounded(row.minima[group]) + Bounded(row.scales[group]) * Bounded(row.codes[dim]);
   return narrowed(number, DType::BF16);
 }
 
+// ---- SumOrder::Pages
+
+// A tensor core adds 16 products of BF16, which are exact, to a sum. It aligns these 17 addends to the
+// largest and cuts each off at that one's last place, then the result once more: 18 times at most a
+// unit, which is two roundings, of no more than the sum of all magnitudes.
+constexpr int kAddedAtATime = 16;
+constexpr int kTensorCoreRoundings = 2 * 18;
+
+// Tensor core additions that a term passes where there are `terms` of them.
+int tensor_core_roundings(std::size_t terms) {
+  return static_cast<int>((terms + kAddedAtATime - 1) / kAddedAtATime) * kTensorCoreRoundings;
+}
+
+int num_pages(const AttentionCase& c) {
+  return static_cast<int>(layout::pages_for_tokens(static_cast<std::int64_t>(c.keys.size())));
+}
+
+// What became of a probability in the end: with each page its sums are multiplied by the exponential of
+// how much the maximum grew. The arguments are differences that add up to score minus last
+// maximum and all have one sign, so that their roundings add up to that of the one difference; each
+// exponential is right within one unit. The multiplications count as roundings of the sums.
+Bounded rescaled(const AttentionCase& c, const Bounded& p) {
+  const double units = 2 * kUnitRoundoff * (num_pages(c) - 1);
+  return {p.value, p.error + (p.value + p.error) * std::expm1(units)};
+}
+
+// Roundings that a term passes in the sum of probabilities: a lane adds its 16 of a page, multiplies what
+// it has and adds them to it; four lanes are added in the end.
+int sum_roundings(const AttentionCase& c) {
+  if (c.order == SumOrder::Contract) return static_cast<int>(c.keys.size()) + 1;
+  return layout::kPageTokens / 4 + 2 * num_pages(c) + 2;
+}
+
+// And in a sum of values: the additions of all pages, a multiplication with each.
+int value_roundings(const AttentionCase& c, std::size_t terms) {
+  if (c.order == SumOrder::Contract) return static_cast<int>(terms) + 1;
+  return num_pages(c) * (tensor_core_roundings(layout::kPageTokens) + 1);
+}
+
 Bounded bounded_score(const AttentionCase& c, const CachedRow& key) {
   const std::vector<Bounded> query(c.query.begin(), c.query.end());
   if (c.kind != AttentionNumbers::Factored || !key.is_coded()) {
     std::vector<Bounded> row;
-    for (std::size_t d = 0; d < query.size(); ++d) row.push_back(bounded_number(key, d));
-    return contract_dot(query, row);
+    for (std::size_t d = 0; d < query.size(); ++d) row.push_back(bounded_number(c, key, d));
+    return c.order == SumOrder::Contract ? contract_dot(query, row)
+                                         : dot(query, row, tensor_core_roundings(row.size()));
   }
   const std::size_t group_dims = query.size() / key.scales.size();
   const std::vector<Bounded> ones(group_dims, Bounded(1.0F));
@@ -148,7 +190,10 @@ std::vector<Bounded> bounded_probabilities(const AttentionCase& c) {
   // Any number may be taken from all scores: it cancels in the quotient. So the maximum carries no
   // error of its own here.
   std::vector<Bounded> p;
-  for (const Bounded& s : scores) p.push_back(exp(s - Bounded(maximum, 0)));
+  for (const Bounded& s : scores) {
+    const Bounded one = exp(s - Bounded(maximum, 0));
+    p.push_back(c.order == SumOrder::Contract ? one : rescaled(c, one));
+  }
   return p;
 }
 
@@ -168,11 +213,11 @@ Bounded bounded_sum(const AttentionCase& c, const std::vector<Bounded>& p, std::
       minima.emplace_back(value.minima[group]);
     } else {
       raw_weights.push_back(c.kind == AttentionNumbers::Plain ? p[i] : narrowed(p[i], DType::BF16));
-      numbers.push_back(bounded_number(value, dim));
+      numbers.push_back(bounded_number(c, value, dim));
     }
   }
-  const auto roundings = [](const std::vector<Bounded>& terms) {
-    return static_cast<int>(terms.size()) + 1;
+  const auto roundings = [&](const std::vector<Bounded>& terms) {
+    return value_roundings(c, terms.size());
   };
   return (dot(coded_weights, codes, roundings(codes)) +
           dot(minimum_weights, minima, roundings(minima))) +
@@ -184,7 +229,7 @@ Bounded bounded_sum(const AttentionCase& c, const std::vector<Bounded>& p, std::
 std::vector<Bounded> bounded_attention(const AttentionCase& c, DType out) {
   const std::vector<Bounded> p = bounded_probabilities(c);
   const std::vector<Bounded> ones(p.size(), Bounded(1.0F));
-  const Bounded sum = dot(p, ones, static_cast<int>(p.size()) + 1);
+  const Bounded sum = dot(p, ones, sum_roundings(c));
   std::vector<Bounded> result;
   for (std::size_t d = 0; d < c.query.size(); ++d) {
     const Bounded quotient = bounded_sum(c, p, d) / sum;

@@ -26,12 +26,19 @@ enum class AttentionNumbers {
   Factored,  // BF16 operands; scales and minima outside of the sums over codes
 };
 
+// In which order a backend adds.
+enum class SumOrder {
+  Contract,  // of ops.h
+  Pages,     // tensor cores, page by page, with a softmax that goes along; not for Factored
+};
+
 // The query and the rows that it sees, in order of position; owns nothing. `query` is what meets the
 // keys: rotated and rounded already.
 struct AttentionCase {
   AttentionNumbers kind = AttentionNumbers::Plain;
   std::span<const float> query;
   std::span<const CachedRow> keys, values;
+  SumOrder order = SumOrder::Contract;  // bounds alone
 };
 
 // sum p v / sum p, as the contract computes it, before it is rounded to the type of `out`.

@@ -38,6 +38,7 @@ template <class Fn>
 void DenseAttention::for_each_head(const std::vector<float>& q, const Fn& fn) const {
   const RaggedArrays arrays(sequences);
   AttentionCase c;
+  c.order = order;
   c.kind = cache == DType::F32 ? AttentionNumbers::Plain : AttentionNumbers::Rounded;
   for (std::size_t i = 0; i < q.size() / static_cast<std::size_t>(head_dim); ++i) {
     const std::size_t token = i / static_cast<std::size_t>(num_q_heads);

@@ -17,7 +17,8 @@ struct DenseAttention {
   DType cache = DType::F32;
   DType in = DType::F32;
   DType out = DType::F32;
-  std::vector<float> out_scales = {};  // E4M3
+  std::vector<float> out_scales = {};   // E4M3
+  SumOrder order = SumOrder::Contract;  // of bounds()
 
   [[nodiscard]] std::int64_t cols() const { return std::int64_t{num_q_heads} * head_dim; }
   [[nodiscard]] Shape shape() const;  // of q and out

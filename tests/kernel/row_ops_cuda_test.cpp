@@ -1,0 +1,539 @@
+// linear_residual, gate_up_swiglu and lm_head with weights that lie row after row, on the GPU: the bits
+// of the CPU where all sums are exact, within the derived bound where they are not, the same bits at
+// every number of tokens, and nothing written beside the outputs. qkv_rope_append: row_qkv_cuda_test.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+#include "kernels/numeric/activation_scales.h"
+#include "kernels/numeric/e4m3.h"
+#include "tests/support/packed_weights.h"
+
+#if FUT_CUDA
+#include "kernels/cuda/row_gemm_plan.h"
+#endif
+
+namespace fut::test {
+namespace {
+
+#if FUT_CUDA
+
+constexpr std::int64_t kTokens = 33;
+constexpr std::int64_t kCounts[] = {1, 2, 3, 7, 8, 9, 16, 17, 31, 32, 33};
+
+// Rows that fill no strip, few columns, columns that fill no chunk, more strips than blocks, and the
+// widths of 8B and 70B.
+constexpr Shape kShapes[] = {{1, 16},      {40, 128},    {40, 256},  {33, 384},
+                             {17, 96},     {500, 144},   {16, 2064}, {9000, 64},
+                             {4096, 4096}, {200, 14336}, {64, 28672}};
+
+std::string name_of(const char* kind, const Shape& shape, std::int64_t tokens) {
+  return std::string(kind) + " [" + std::to_string(shape.rows) + ", " + std::to_string(shape.cols) +
+         "], " + std::to_string(tokens) + " tokens";
+}
+
+// The first rows of x in a backend's memory; rows lie `gap` numbers apart, so that four of them can be
+// read at once or not.
+class Input {
+ public:
+  Input(Backend& backend, DType dtype, const std::vector<float>& values, Shape shape, int gap)
+      : dtype_(dtype), shape_(shape), stride_(shape.cols + gap), array_(backend, bytes(values)) {}
+  [[nodiscard]] ConstActivationView view() const {
+    return {array_.data(), dtype_, shape_.rows, shape_.cols, stride_};
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::byte> bytes(const std::vector<float>& values) const {
+    const auto width = static_cast<std::size_t>(dtype_bytes(dtype_));
+    std::vector<std::byte> result(static_cast<std::size_t>(shape_.rows * stride_) * width);
+    for (std::int64_t i = 0; i < shape_.rows * stride_; ++i) {
+      const bool is_gap = i % stride_ >= shape_.cols;
+      const float value =
+          is_gap ? kPoison
+                 : values[static_cast<std::size_t>(i / stride_ * shape_.cols + i % stride_)];
+      const std::uint32_t bits = bits_of(dtype_, value);
+      std::memcpy(result.data() + static_cast<std::size_t>(i) * width, &bits, width);
+    }
+    return result;
+  }
+
+  DType dtype_;
+  Shape shape_;
+  std::int64_t stride_;
+  Guarded<std::byte> array_;
+};
+
+enum class Kind { Bf16, E4m3 };
+constexpr Kind kKinds[] = {Kind::Bf16, Kind::E4m3};
+const char* name_of(Kind kind) {
+  return kind == Kind::Bf16 ? "BF16" : "E4M3";
+}
+DType operand_type(Kind kind) {
+  return kind == Kind::Bf16 ? DType::BF16 : DType::E4M3;
+}
+
+// Weights of a kind. Exact ones are small integers, scales powers of two.
+class Matrix {
+ public:
+  Matrix(Backend& backend, Kind kind, Shape shape, bool exact, std::uint32_t seed) {
+    const std::int64_t count = shape.rows * shape.cols;
+    if (kind == Kind::E4m3) {
+      e4m3_ = std::make_unique<GuardedE4m3>(backend, shape,
+                                            exact ? Scales::PowersOfTwo : Scales::Any, seed);
+    } else {
+      dense_ = std::make_unique<GuardedWeight>(
+          backend, DType::BF16, shape,
+          exact ? integer_values(count, seed, 8) : normal_values(count, seed, 0.3F));
+    }
+  }
+  [[nodiscard]] Weights view() const {
+    return e4m3_ ? Weights(e4m3_->view()) : Weights(dense_->view());
+  }
+  [[nodiscard]] Bounded product(std::int64_t row, std::span<const float> x, float x_scale) const {
+    if (e4m3_) return e4m3_->bounded_product(row, x, x_scale);
+    return contract_dot(
+        bounded(x), bounded(row_of(dense_->rounded(), row, static_cast<std::int64_t>(x.size()))));
+  }
+
+ private:
+  std::unique_ptr<GuardedE4m3> e4m3_;
+  std::unique_ptr<GuardedWeight> dense_;
+};
+
+std::vector<float> first_rows(const std::vector<float>& all, std::int64_t rows, std::int64_t cols) {
+  return {all.begin(), all.begin() + rows * cols};
+}
+
+const std::unique_ptr<Backend>& cpu() {
+  static const std::unique_ptr<Backend> backend = std::move(cpu_setups().back().backend);
+  return backend;
+}
+
+// ---- the plan ------------------------------------------------------------------------------------
+
+TEST(RowGemmPlan, FitsABlockWithoutOverlapOrGoesInParts) {
+  const cuda::Int4GemmMachine machine{132, 66, 30, 15};
+  for (const Shape& shape : kShapes) {
+    for (const int code_bytes : {1, 2}) {
+      cuda::RowMatrix matrix;
+      matrix.rows = static_cast<int>(shape.rows);
+      matrix.cols = static_cast<int>(shape.cols);
+      matrix.code_bytes = code_bytes;
+      const auto order = layout::RowOrder::natural(matrix.rows);
+      for (int tokens = 1; tokens <= cuda::kMaxRowTokens; ++tokens) {
+        const auto plan = cuda::plan_row_gemm(matrix, order, tokens, machine);
+        ASSERT_TRUE(plan || tokens > 8) << "so few tokens go at once";
+        if (!plan) continue;
+        const cuda::RowGemmLayout& l = plan->args.layout;
+        EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
+        EXPECT_GE(8 * plan->tiles, tokens);
+        EXPECT_TRUE(l.squares < l.ring && l.ring < l.tokens && l.tokens < l.partial &&
+                    l.partial < l.incoming && l.incoming <= l.bytes);
+        EXPECT_EQ(l.token_stride % 16, 0);
+        EXPECT_EQ(plan->num_blocks % plan->args.cluster, 0);
+        EXPECT_EQ(plan->args.segments * plan->args.cluster, layout::kNumKSegments);
+      }
+    }
+  }
+}
+
+// Of 8B: how many blocks share K; 0 where the tokens go in parts.
+TEST(RowGemmPlan, SharesColumnsAmongAsFewBlocksAsHoldTheTokens) {
+  const cuda::Int4GemmMachine machine{132, 66, 30, 15};
+  const auto cluster = [&](int cols, int tokens) {
+    cuda::RowMatrix matrix;
+    matrix.rows = 4096;
+    matrix.cols = cols;
+    matrix.code_bytes = 1;
+    const auto plan = cuda::plan_row_gemm(matrix, layout::RowOrder::natural(4096), tokens, machine);
+    return plan ? plan->args.cluster : 0;
+  };
+  EXPECT_EQ(cluster(4096, 1), 1);
+  EXPECT_EQ(cluster(4096, 8), 1);
+  EXPECT_EQ(cluster(4096, 16), 1);
+  EXPECT_EQ(cluster(4096, 32), 4);
+  EXPECT_EQ(cluster(14336, 1), 1);
+  EXPECT_EQ(cluster(14336, 8), 2);
+  EXPECT_EQ(cluster(14336, 16), 4);
+  EXPECT_EQ(cluster(14336, 32), 0);
+}
+
+TEST(RowGemmPlan, RefusesRowsThatCannotBeReadInSixteens) {
+  const auto bytes = std::make_unique<float[]>(64);
+  EXPECT_THROW((void)cuda::row_matrix("op", Weights(DenseMatrix{DType::BF16, bytes.get(), 2, 12})),
+               Error);
+  EXPECT_THROW((void)cuda::row_matrix("op", Weights(DenseMatrix{DType::F16, bytes.get(), 2, 16})),
+               Error);
+}
+
+// ---- linear_residual -----------------------------------------------------------------------------
+
+struct ResidualCase {
+  Kind kind;
+  Shape shape;
+  bool exact;
+  DType residual_type;
+  std::vector<float> x, residual;  // of kTokens tokens
+  float x_scale = 1;
+
+  ResidualCase(Kind k, const Shape& s, bool is_exact, DType type)
+      : kind(k), shape(s), exact(is_exact), residual_type(type) {
+    x = rounded_row(operand_type(kind), exact ? integer_values(kTokens * s.cols, 1, 16)
+                                              : normal_values(kTokens * s.cols, 1, 3.0F));
+    residual = rounded_row(type, exact ? integer_values(kTokens * s.rows, 2, 100)
+                                       : normal_values(kTokens * s.rows, 2, 5.0F));
+    if (kind == Kind::E4m3) x_scale = 0.25F;
+  }
+
+  [[nodiscard]] std::vector<float> run(Backend& backend, const Matrix& weight, std::int64_t tokens,
+                                       int gap) const {
+    const Input input(backend, operand_type(kind), x, {tokens, shape.cols}, gap);
+    const GuardedActivation out(backend, residual_type, {tokens, shape.rows},
+                                first_rows(residual, tokens, shape.rows));
+    backend.linear_residual(
+        {.x = input.view(), .x_scale = x_scale, .weight = weight.view(), .residual = out.view()});
+    return out.values();
+  }
+};
+
+TEST(RowLinearResidualCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape : kShapes) {
+    for (const Kind kind : kKinds) {
+      for (const DType type : {DType::F32, DType::BF16}) {
+        if (shape.rows == 4096 && type == DType::BF16) continue;
+        const ResidualCase c(kind, shape, true, type);
+        const std::vector<float> expected =
+            c.run(*cpu(), Matrix(*cpu(), kind, shape, true, 3), kTokens, 0);
+        const Matrix weight(*gpu, kind, shape, true, 3);
+        for (const std::int64_t tokens : kCounts) {
+          EXPECT_TRUE(same_bits(first_rows(expected, tokens, shape.rows),
+                                c.run(*gpu, weight, tokens, tokens % 2 == 0 ? 3 : 0),
+                                {tokens, shape.rows}))
+              << name_of(name_of(kind), shape, tokens);
+        }
+      }
+    }
+  }
+}
+
+// Some shapes are so tall that a cluster has several rounds of several strips each.
+TEST(RowLinearResidualCuda, GivesTheSameBitsAtEveryNumberOfTokensWithinTheBound) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape :
+       {Shape{33, 384}, Shape{500, 144}, Shape{2500, 4096}, Shape{2500, 14336}}) {
+    for (const Kind kind : kKinds) {
+      const ResidualCase c(kind, shape, false, DType::F32);
+      const Matrix weight(*gpu, kind, shape, false, 3);
+      const std::vector<float> all = c.run(*gpu, weight, kTokens, 0);
+      std::vector<Bounded> expected;
+      for (std::int64_t m = 0; m < 2; ++m) {
+        for (std::int64_t n = 0; n < shape.rows; ++n) {
+          const Bounded r(row_of(c.residual, m, shape.rows)[static_cast<std::size_t>(n)]);
+          expected.push_back(r + weight.product(n, row_of(c.x, m, shape.cols), c.x_scale));
+        }
+      }
+      EXPECT_TRUE(within_bounds(expected, first_rows(all, 2, shape.rows), {2, shape.rows}))
+          << name_of(name_of(kind), shape, 2);
+      for (std::int64_t tokens = 1; tokens <= kTokens; ++tokens) {
+        EXPECT_TRUE(same_bits(first_rows(all, tokens, shape.rows), c.run(*gpu, weight, tokens, 0),
+                              {tokens, shape.rows}))
+            << name_of(name_of(kind), shape, tokens);
+      }
+    }
+  }
+}
+
+// ---- gate_up_swiglu ------------------------------------------------------------------------------
+
+// Outputs are channels; twice as many weight rows, the first half of them gates.
+struct SwigluCase {
+  Kind kind;
+  Shape shape;  // channels, columns
+  DType x_type = DType::F32;
+  float eps = 1e-5F;
+  float out_scale = 0.5F;
+  std::vector<float> x = {};
+
+  [[nodiscard]] float operand_scale() const {
+    return kind == Kind::E4m3 ? normalised_operand_scale(shape.cols) : 1.0F;
+  }
+  [[nodiscard]] std::vector<float> run(Backend& backend, const GateUpWeights& weights,
+                                       std::int64_t tokens, int gap) const {
+    const Input input(backend, x_type, x, {tokens, shape.cols}, gap);
+    const GuardedActivation out(backend, operand_type(kind), {tokens, shape.rows});
+    backend.gate_up_swiglu({.x = input.view(),
+                            .eps = eps,
+                            .weights = weights,
+                            .operand_scale = operand_scale(),
+                            .out_scale = kind == Kind::E4m3 ? out_scale : 1.0F,
+                            .out = out.view()});
+    return out.values();
+  }
+};
+
+// Gates of 64 and -0 or so large that silu is the identity: column 0 alone counts, where x is 1 after the
+// norm. Rows of up are integers.
+std::vector<float> saturated_gates(const Shape& shape) {
+  std::vector<float> w(static_cast<std::size_t>(shape.rows * shape.cols));
+  for (std::int64_t n = 0; n < shape.rows; ++n) {
+    w[static_cast<std::size_t>(n * shape.cols)] = 64.0F + 8.0F * static_cast<float>(n % 4);
+  }
+  const std::vector<float> up = integer_values(shape.rows * shape.cols, 4, 4);
+  w.insert(w.end(), up.begin(), up.end());
+  return w;
+}
+
+// Weights from numbers: BF16, or E4M3 with scales of 1/2 and 1.
+class NumberedMatrix {
+ public:
+  NumberedMatrix(Backend& backend, Kind kind, Shape shape, const std::vector<float>& values)
+      : kind_(kind),
+        shape_(shape),
+        dense_(backend, DType::BF16, shape, values),
+        codes_(backend, codes_of(values)),
+        scales_(backend, scales_of(shape.rows)) {}
+  [[nodiscard]] GateUpWeights view() const {
+    if (kind_ == Kind::Bf16) return Weights(dense_.view());
+    return Weights(E4m3Matrix{codes_.data(), scales_.data(), shape_.rows, shape_.cols});
+  }
+  [[nodiscard]] GateUpWeights apart() const {
+    const DenseMatrix all = dense_.view();
+    const std::int64_t half = shape_.rows / 2;
+    const auto* first = static_cast<const std::uint16_t*>(all.data);
+    return GateUpMatrices{{DType::BF16, first, half, shape_.cols},
+                          {DType::BF16, first + half * shape_.cols, half, shape_.cols}};
+  }
+
+ private:
+  static std::vector<std::uint8_t> codes_of(const std::vector<float>& values) {
+    std::vector<std::uint8_t> codes;
+    for (const float v : values) codes.push_back(f32_to_e4m3(v));
+    return codes;
+  }
+  static std::vector<float> scales_of(std::int64_t rows) {
+    std::vector<float> scales;
+    for (std::int64_t n = 0; n < rows; ++n) scales.push_back(n % 2 == 0 ? 0.5F : 1.0F);
+    return scales;
+  }
+
+  Kind kind_;
+  Shape shape_;
+  GuardedWeight dense_;
+  Guarded<std::uint8_t> codes_;
+  Guarded<float> scales_;
+};
+
+TEST(RowGateUpSwigluCuda, GivesTheBitsOfTheCpuWhereItIsExactAndCountsWhatItClips) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape : {Shape{8, 16}, Shape{20, 128}, Shape{33, 384}, Shape{768, 256},
+                             Shape{100, 4096}, Shape{3000, 160}}) {
+    for (const Kind kind : kKinds) {
+      SwigluCase c{.kind = kind, .shape = shape};
+      c.eps = 0;
+      // Eights of either sign, so that r is 1/8.
+      for (const float v : integer_values(kTokens * shape.cols, 5, 1))
+        c.x.push_back(v < 0 ? -8.0F : 8.0F);
+      for (std::int64_t m = 0; m < kTokens; ++m) c.x[static_cast<std::size_t>(m * shape.cols)] = 8;
+      const Shape stacked = {2 * shape.rows, shape.cols};
+      const std::vector<float> numbers = saturated_gates(shape);
+      const SaturationCounts cpu_before = cpu()->saturations();
+      const std::vector<float> expected =
+          c.run(*cpu(), NumberedMatrix(*cpu(), kind, stacked, numbers).view(), kTokens, 0);
+      const std::uint64_t num_clipped =
+          cpu()->saturations().swiglu_outputs - cpu_before.swiglu_outputs;
+      const NumberedMatrix weight(*gpu, kind, stacked, numbers);
+      for (const std::int64_t tokens : kCounts) {
+        const SaturationCounts before = gpu->saturations();
+        c.x_type = tokens % 3 == 0 ? DType::BF16 : DType::F32;  // which holds eights as well
+        const bool is_apart = kind == Kind::Bf16 && tokens % 2 == 0;
+        EXPECT_TRUE(same_bits(
+            first_rows(expected, tokens, shape.rows),
+            c.run(*gpu, is_apart ? weight.apart() : weight.view(), tokens, tokens % 2 == 0 ? 3 : 0),
+            {tokens, shape.rows}))
+            << name_of(name_of(kind), shape, tokens);
+        if (tokens == kTokens) {
+          EXPECT_EQ(gpu->saturations().swiglu_outputs - before.swiglu_outputs, num_clipped);
+        }
+      }
+    }
+  }
+}
+
+TEST(RowGateUpSwigluCuda, GivesTheSameBitsAtEveryNumberOfTokensWithinTheBound) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape : {Shape{33, 384}, Shape{300, 4096}}) {
+    for (const Kind kind : kKinds) {
+      SwigluCase c{.kind = kind, .shape = shape};
+      c.eps = 0;
+      c.x = unit_rms_integers(kTokens, shape.cols, 9);  // the norm is exact, so operands are known
+      const Matrix weight(*gpu, kind, {2 * shape.rows, shape.cols}, false, 4);
+      const std::vector<float> all = c.run(*gpu, weight.view(), kTokens, 0);
+      std::vector<Bounded> expected;
+      for (std::int64_t m = 0; m < 2; ++m) {
+        const std::vector<float> operand = normed_operand(
+            operand_type(kind), row_of(c.x, m, shape.cols), c.eps, c.operand_scale());
+        for (std::int64_t n = 0; n < shape.rows; ++n) {
+          const Bounded h =
+              silu_product(weight.product(n, operand, c.operand_scale()),
+                           weight.product(shape.rows + n, operand, c.operand_scale()));
+          expected.push_back(
+              rounded_to(operand_type(kind), h * Bounded(kind == Kind::E4m3 ? c.out_scale : 1.0F)));
+        }
+      }
+      // Beyond the largest E4M3 there is no bound.
+      std::vector<float> actual = first_rows(all, 2, shape.rows);
+      for (std::size_t i = 0; i < actual.size(); ++i) {
+        if (kind == Kind::E4m3 && std::fabs(expected[i].value) > 400) {
+          expected[i] = Bounded(actual[i] = 0);
+        }
+      }
+      EXPECT_TRUE(within_bounds(expected, actual, {2, shape.rows}))
+          << name_of(name_of(kind), shape, 2);
+      c.eps = 1e-5F;
+      c.x = normal_values(kTokens * shape.cols, 1, 3.0F);
+      const std::vector<float> normal = c.run(*gpu, weight.view(), kTokens, 0);
+      for (std::int64_t tokens = 1; tokens <= kTokens; ++tokens) {
+        EXPECT_TRUE(same_bits(first_rows(normal, tokens, shape.rows),
+                              c.run(*gpu, weight.view(), tokens, 0), {tokens, shape.rows}))
+            << name_of(name_of(kind), shape, tokens);
+      }
+    }
+  }
+}
+
+// ---- lm_head -------------------------------------------------------------------------------------
+
+struct HeadCase {
+  Shape shape;  // vocabulary, columns
+  float eps = 0;
+  std::vector<float> x = {};  // of kTokens + 3 rows, the last of which come first
+
+  [[nodiscard]] std::vector<std::int32_t> rows(std::int64_t count) const {
+    std::vector<std::int32_t> result;
+    for (std::int64_t i = 0; i < count; ++i)
+      result.push_back(static_cast<std::int32_t>(i + i / 12));
+    return result;
+  }
+  [[nodiscard]] std::vector<float> run(Backend& backend, const Weights& weight,
+                                       const DenseMatrix& rescoring, std::int64_t count, int gap,
+                                       DType x_type = DType::F32) const {
+    const Input input(backend, x_type, x, {kTokens + 3, shape.cols}, gap);
+    const Guarded<std::int32_t> chosen(backend, rows(count));
+    const GuardedMatrix out(backend, {count, shape.rows});
+    backend.lm_head(
+        {input.view(), chosen.data(), count, nullptr, eps, weight, rescoring, out.view()});
+    return out.values();
+  }
+};
+
+TEST(RowLmHeadCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape : {Shape{1, 16}, Shape{50, 48}, Shape{64, 128}, Shape{65, 256},
+                             Shape{4096, 256}, Shape{128256, 32}, Shape{3000, 4096}}) {
+    HeadCase c{.shape = shape};
+    c.x = unit_rms_integers(kTokens + 3, shape.cols, 9);
+    const std::vector<float> numbers = integer_values(shape.rows * shape.cols, 6, 8);
+    const auto run = [&](Backend& backend, int which, std::int64_t count, int gap) {
+      const GuardedWeight wide(backend, DType::BF16, shape, numbers);
+      const GuardedInt8 codes(backend, shape, Scales::PowersOfTwo, 7);
+      const Weights weight = which == 0 ? Weights(wide.view()) : Weights(codes.view());
+      return c.run(backend, weight, which == 2 ? wide.view() : DenseMatrix{}, count, gap,
+                   count % 2 == 0 ? DType::BF16 : DType::F32);
+    };
+    const char* const names[] = {"BF16", "INT8", "INT8 with rescoring"};
+    for (int which = 0; which < 3; ++which) {
+      const std::vector<float> expected = run(*cpu(), which, kTokens, 0);
+      for (const std::int64_t count : {1, 2, 9, 33}) {
+        EXPECT_TRUE(same_bits(first_rows(expected, count, shape.rows),
+                              run(*gpu, which, count, count == 2 ? 3 : 0), {count, shape.rows}))
+            << name_of(names[which], shape, count);
+      }
+    }
+  }
+}
+
+TEST(RowLmHeadCuda, StaysWithinTheBoundAndGivesTheSameBitsForEveryNumberOfRows) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape : {Shape{37, 48}, Shape{400, 4096}}) {
+    HeadCase c{.shape = shape, .eps = 1e-5F};
+    c.x = normal_values((kTokens + 3) * shape.cols, 1, 3.0F);
+    c.x[2] = 1e6F;  // saturates
+    const GuardedInt8 weight(*gpu, shape, Scales::Any, 7);
+    const std::vector<float> all = c.run(*gpu, weight.view(), {}, kTokens, 0);
+    std::vector<Bounded> expected;
+    const std::vector<std::int32_t> rows = c.rows(kTokens);
+    for (const std::int32_t row : rows) {
+      const std::span<const float> x = row_of(c.x, row, shape.cols);
+      const std::vector<float> operand = rounded_row(DType::F16, x);
+      for (std::int64_t n = 0; n < shape.rows; ++n) {
+        expected.push_back(weight.bounded_product(n, operand, bounded_inverse_rms(x, c.eps)));
+      }
+    }
+    EXPECT_TRUE(within_bounds(expected, all, {kTokens, shape.rows}));
+    for (std::int64_t count = 1; count <= kTokens; ++count) {
+      EXPECT_TRUE(same_bits(first_rows(all, count, shape.rows),
+                            c.run(*gpu, weight.view(), {}, count, 0), {count, shape.rows}))
+          << name_of("INT8", shape, count);
+    }
+  }
+}
+
+TEST(RowLmHeadCuda, RescoresTheLowerIdsOfEqualLogitsAndKeepsANanInItsRow) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  const Shape shape = {5000, 16};
+  HeadCase c{.shape = shape, .eps = 1e-5F};
+  c.x = normal_values((kTokens + 3) * shape.cols, 1);
+  c.x[static_cast<std::size_t>(shape.cols) + 3] = kPoison;  // row 1
+  // Three different rows, again and again: ties everywhere.
+  std::vector<std::int8_t> codes;
+  for (std::int64_t i = 0; i < shape.rows * shape.cols; ++i) {
+    codes.push_back(static_cast<std::int8_t>(i / shape.cols * 7 % 3 - 1));
+  }
+  const Guarded<std::int8_t> array(*gpu, codes);
+  const Guarded<float> scales(*gpu, std::vector<float>(5000, 1.0F));
+  const Int8Matrix ties = {array.data(), scales.data(), shape.rows, shape.cols};
+  const GuardedWeight zeros(*gpu, DType::BF16, shape,
+                            std::vector<float>(static_cast<std::size_t>(5000 * 16)));
+  const std::vector<float> plain = c.run(*gpu, ties, {}, 3, 0);
+  const std::vector<float> out = c.run(*gpu, ties, zeros.view(), 3, 0);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const std::span<const float> logits = row_of(plain, i, shape.rows);
+    const float best = i == 1 ? 0 : *std::max_element(logits.begin(), logits.end());
+    int num_rescored = 0;
+    for (std::size_t id = 0; id < 5000; ++id) {
+      const float v = row_of(out, i, shape.rows)[id];
+      if (i == 1) {
+        EXPECT_TRUE(std::isnan(v)) << id;
+      } else if (logits[id] == best && num_rescored < kRescoredLogits) {
+        EXPECT_EQ(v, 0) << id;
+        ++num_rescored;
+      } else {
+        EXPECT_EQ(v, logits[id]) << id;
+      }
+    }
+  }
+}
+
+#else
+
+TEST(RowOpsCuda, GiveTheBitsOfTheCpuWhereSumsAreExact) {
+  FUT_REQUIRE_GPU_DEVICE();
+}
+
+#endif
+
+}  // namespace
+}  // namespace fut::test

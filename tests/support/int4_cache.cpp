@@ -168,8 +168,17 @@ std::vector<float> Int4Cache::run(const AttentionStep& step, const Numbers& numb
   args.out_scales = step.out_scales.empty() ? nullptr : out_scales.data();
   args.out = out.view();
   change(args);
-  backend_.attention(args);
+  if (op_) {
+    op_(args);
+  } else {
+    backend_.attention(args);
+  }
   return out.values();
+}
+
+void Int4Cache::overwrite(const Int4CacheBytes& bytes) {
+  backend_.upload(pages_.data(), std::as_bytes(std::span(bytes.pages)));
+  backend_.upload(raw_.data(), std::as_bytes(std::span(bytes.raw)));
 }
 
 // ---- on the host -------------------------------------------------------------------------------
@@ -303,9 +312,10 @@ std::vector<float> Int4CacheReference::run(const AttentionStep& step, const Numb
 }
 
 std::vector<Bounded> Int4CacheReference::run_bounded(const AttentionStep& step,
-                                                     const Numbers& numbers) {
+                                                     const Numbers& numbers, SumOrder order) {
   std::vector<Bounded> out(static_cast<std::size_t>(num_outputs(step, shape_)));
-  for_each_head(step, numbers, [&](const AttentionCase& c, float, std::int64_t first) {
+  for_each_head(step, numbers, [&](AttentionCase c, float, std::int64_t first) {
+    c.order = order;
     for (const Bounded& v : bounded_attention(c, step.out)) {
       out[static_cast<std::size_t>(first++)] = v;
     }

@@ -78,7 +78,11 @@ class Int4Cache {
   // The arguments that run() would pass are changed by `change` first.
   std::vector<float> run(const AttentionStep& step, const Numbers& numbers,
                          const std::function<void(AttentionArgs&)>& change);
+  // From now on run() hands its arguments to `op` instead of the backend's own.
+  void use(std::function<void(const AttentionArgs&)> op) { op_ = std::move(op); }
   [[nodiscard]] Int4CacheBytes bytes() const { return {pages_.values(), raw_.values()}; }
+  // Becomes what another cache of the same shape holds.
+  void overwrite(const Int4CacheBytes& bytes);
   [[nodiscard]] const RaggedArrays& whole() const { return whole_; }
 
  private:
@@ -87,6 +91,7 @@ class Int4Cache {
   RaggedArrays whole_;
   Guarded<std::uint8_t> pages_;
   Guarded<std::uint16_t> raw_;
+  std::function<void(const AttentionArgs&)> op_;
 };
 
 // What the reference can be made to do wrong, to show that a test would notice.
@@ -100,7 +105,8 @@ class Int4CacheReference {
   // What run() of a backend has to give, bit by bit.
   std::vector<float> run(const AttentionStep& step, const Numbers& numbers);
   // The same in bounds.
-  std::vector<Bounded> run_bounded(const AttentionStep& step, const Numbers& numbers);
+  std::vector<Bounded> run_bounded(const AttentionStep& step, const Numbers& numbers,
+                                   SumOrder order = SumOrder::Contract);
   // What a step stores, without its outputs.
   void store(const AttentionStep& step, const Numbers& numbers);
   [[nodiscard]] const Int4CacheBytes& bytes() const { return bytes_; }

@@ -34,7 +34,7 @@ ModelRunner::ModelRunner(const std::filesystem::path& folder, const RunnerOption
     : options_(options), config_(load_model_config(folder)) {
   std::string notice;
   DeviceRequest request;
-  request.kind = DeviceRequest::Kind::Cpu;
+  request.kind = options.gpu ? DeviceRequest::Kind::Cuda : DeviceRequest::Kind::Cpu;
   request.cpu_threads = options.threads;
   backend_ = make_backend(request, notice);
   kv_cache_ = resolve_kv_cache(config_, options.precision, options.kv_cache);

@@ -18,6 +18,7 @@ struct RunnerOptions {
   Precision precision = Precision::F32;
   KvCacheChoice kv_cache = {};
   HeadChoice head = HeadChoice::Int8;
+  bool gpu = false;  // for tests that have asked FUT_REQUIRE_GPU_DEVICE()
 };
 
 class ModelRunner {

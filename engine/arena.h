@@ -2,9 +2,11 @@
 // engine/.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "kernels/backend.h"
 #include "kernels/check.h"
@@ -20,16 +22,29 @@ class Arena {
   }
 
   Arena(Backend& backend, std::size_t bytes)
-      : backend_(backend), buffer_(backend.allocate(bytes)) {}
+      : backend_(&backend), buffer_(backend.allocate(bytes)) {}
+  // Counts what it would take, and keeps nothing.
+  Arena() = default;
+  [[nodiscard]] bool counts() const { return backend_ == nullptr; }
+  [[nodiscard]] std::size_t used() const { return used_; }
 
   // Copies `bytes` to the next aligned place and returns it.
   template <class T = std::byte>
   const T* put(std::span<const std::byte> bytes) {
-    FUT_CHECK(used_ + aligned(bytes.size()) <= buffer_.bytes(),
-              "{} bytes for an arena of {} with {} in use", bytes.size(), buffer_.bytes(), used_);
-    std::byte* place = buffer_.as<std::byte>() + used_;
-    if (!bytes.empty()) backend_.upload(place, bytes);
-    used_ += aligned(bytes.size());
+    return put_repeated<T>(bytes, bytes.size());
+  }
+
+  // The same of `pattern`, over and over up to `bytes`.
+  template <class T = std::byte>
+  const T* put_repeated(std::span<const std::byte> pattern, std::size_t bytes) {
+    const std::size_t first = std::exchange(used_, used_ + aligned(bytes));
+    if (counts()) return nullptr;
+    FUT_CHECK(used_ <= buffer_.bytes(), "{} bytes for an arena of {} with {} in use", bytes,
+              buffer_.bytes(), first);
+    std::byte* place = buffer_.as<std::byte>() + first;
+    for (std::size_t done = 0; done < bytes; done += pattern.size()) {
+      backend_->upload(place + done, pattern.first(std::min(pattern.size(), bytes - done)));
+    }
     return reinterpret_cast<const T*>(place);
   }
 
@@ -37,7 +52,7 @@ class Arena {
   [[nodiscard]] DeviceBuffer take() { return std::move(buffer_); }
 
  private:
-  Backend& backend_;
+  Backend* backend_ = nullptr;
   DeviceBuffer buffer_;
   std::size_t used_ = 0;
 };

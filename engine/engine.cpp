@@ -13,6 +13,8 @@ namespace fut {
 namespace {
 
 EngineOptions resolve(EngineOptions options, const ModelConfig& config) {
+  FUT_CHECK(options.steps_ahead >= 0 && options.steps_ahead <= DecodeLoop::kMostAhead,
+            "{} steps ahead, {} at most", options.steps_ahead, DecodeLoop::kMostAhead);
   options.context_tokens = resolve_context_tokens(config, options.context_tokens);
   return options;
 }
@@ -62,9 +64,8 @@ Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
              options_.max_sequences),
       workspace_(backend, model_.config(), model_.precision(), options_.kv_cache.dtype,
                  workspace_limits(options_)),
-      sample_buffers_(backend, options_.max_sequences,
-                      static_cast<std::int64_t>(options_.max_sequences) * options_.context_tokens) {
-}
+      sample_buffers_(backend, options_.max_sequences, options_.context_tokens),
+      decode_(backend, model_, cache_, workspace_, sample_buffers_, options_.max_sequences) {}
 
 SequenceId Engine::submit(Request request) {
   const int vocab_size = model_.config().vocab_size;
@@ -87,24 +88,84 @@ void Engine::cancel(SequenceId id) {
   requests_.erase(id);
 }
 
-std::vector<std::int32_t> Engine::draw(const Batch& batch) {
-  if (batch.logit_sequences.empty()) return {};
+void Engine::add_rows(const Batch& batch) {
   sample_buffers_.clear();
   for (const SequenceId id : batch.logit_sequences) {
     sample_buffers_.add(requests_.at(id).sampling, scheduler_.tokens(id));
   }
-  const MatrixView<float> logits = workspace_.logits();
-  return sample_buffers_.draw(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+}
+
+int Engine::steps_ahead() const {
+  // Logits are those of the last step launched: who wants to see them keeps to one at a time.
+  constexpr int kAhead = 2;
+  const bool wanted =
+      std::ranges::any_of(requests_, [](const auto& r) { return r.second.num_logprobs > 0; });
+  if (wanted) return 1;
+  if (options_.steps_ahead > 0) return options_.steps_ahead;
+  return backend_.runs_ahead() ? kAhead : 1;
+}
+
+void Engine::prefill(const Batch& batch) {
+  decode_.stop();
+  workspace_.upload(backend_, batch);
+  forward(backend_, model_, cache_, workspace_);
+  std::vector<std::int32_t> tokens;
+  if (!batch.logit_sequences.empty()) {
+    add_rows(batch);
+    const MatrixView<float> logits = workspace_.logits();
+    tokens =
+        sample_buffers_.draw(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+  }
+  finish_step(batch, tokens);
+}
+
+void Engine::start_decode(const Batch& batch) {
+  add_rows(batch);
+  std::vector<DecodeRow> rows;
+  for (const SequenceId id : batch.sequences) {
+    rows.push_back({scheduler_.remaining_tokens(id), requests_.at(id).end_ids});
+  }
+  decode_.start(batch, rows);
+}
+
+Batch Engine::committed(std::span<const std::int32_t> shown,
+                        std::vector<std::int32_t>& tokens) const {
+  Batch batch;
+  batch.kind = StepKind::Decode;
+  const std::span<const SequenceId> sequences = decode_.sequences();
+  for (std::size_t row = 0; row < sequences.size(); ++row) {
+    const SequenceId id = sequences[row];
+    if (!scheduler_.is_live(id) || shown[row] == kRowFinished) continue;
+    batch.sequences.push_back(id);
+    batch.kv_lengths.push_back(static_cast<std::int32_t>(scheduler_.tokens(id).size()));
+    batch.logit_sequences.push_back(id);
+    batch.logit_rows.push_back(static_cast<std::int32_t>(row));
+    tokens.push_back(shown[row]);
+  }
+  return batch;
 }
 
 std::span<const TokenEvent> Engine::step() {
   events_.clear();
   const Batch batch = scheduler_.next_batch();
-  if (batch.empty()) return events_;
-  workspace_.upload(backend_, batch);
-  forward(backend_, model_, cache_, workspace_);
-  const std::vector<std::int32_t> tokens = draw(batch);
+  const bool goes_on = batch.kind == StepKind::Decode && decode_.runs(batch.sequences);
+  if (decode_.outstanding() == 0 && !goes_on) {
+    if (batch.empty()) return events_;
+    if (batch.kind == StepKind::Prefill) {
+      prefill(batch);
+      return events_;
+    }
+    start_decode(batch);
+  }
+  // Where others are to run, what is under way comes first: the cache holds its tokens already.
+  if (decode_.outstanding() == 0 || goes_on) decode_.launch(steps_ahead());
+  std::vector<std::int32_t> tokens;
+  const Batch done = committed(decode_.wait(), tokens);
+  finish_step(done, tokens);
+  return events_;
+}
 
+void Engine::finish_step(const Batch& batch, std::span<const std::int32_t> tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     TokenEvent event;
     event.sequence = batch.logit_sequences[i];
@@ -114,7 +175,9 @@ std::span<const TokenEvent> Engine::step() {
     if (event.token == kNoToken) {
       event.finish = FinishReason::Error;
     } else if (num_logprobs > 0) {
-      add_logprobs(static_cast<std::int64_t>(i), num_logprobs, event);
+      const bool decode = batch.kind == StepKind::Decode;
+      add_logprobs(decode ? batch.logit_rows[i] : static_cast<std::int64_t>(i), num_logprobs,
+                   event);
     }
     events_.push_back(std::move(event));
   }
@@ -126,7 +189,6 @@ std::span<const TokenEvent> Engine::step() {
     if (!events_[i].finish) events_[i].finish = reasons[i];
     if (events_[i].finish) requests_.erase(events_[i].sequence);
   }
-  return events_;
 }
 
 void Engine::add_logprobs(std::int64_t logit_row, int num_logprobs, TokenEvent& event) {

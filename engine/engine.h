@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/decode_loop.h"
 #include "engine/kv_cache.h"
 #include "engine/model.h"
 #include "engine/sampling.h"
@@ -31,6 +32,9 @@ struct EngineOptions {
   int max_sequences = 1;
   int prefill_chunk = kDefaultPrefillChunk;
   KvCacheOptions kv_cache;  // as resolve_kv_cache gives it
+  // Decode steps that are launched before the oldest one's tokens are looked at, at most
+  // DecodeLoop::kMostAhead; 0: two where the backend runs ahead, else one. Replies do not depend on it.
+  int steps_ahead = 0;
 };
 
 struct TokenLogprob {
@@ -61,13 +65,17 @@ class Engine {
   // `backend` must outlive the engine. Throws as resolve_context_tokens, and Capacity where it does
   // not fit.
   Engine(Backend& backend, Model model, const EngineOptions& options);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // Throws Usage or Capacity as Scheduler::submit, Data for a prompt or end id outside the
   // vocabulary.
   SequenceId submit(Request request);
 
-  // Runs one step and returns its new tokens; none for a prefill pass that does not end a prompt. A
-  // sequence whose logits are not finite ends with FinishReason::Error; the others go on.
+  // Gives one step's new tokens; none for a prefill pass that does not end a prompt. A sequence whose
+  // logits are not finite ends with FinishReason::Error; the others go on. Steps after it may be under
+  // way on the device already: their tokens are the ones that come next, whatever is submitted or
+  // cancelled meanwhile.
   std::span<const TokenEvent> step();
 
   void cancel(SequenceId id);
@@ -76,7 +84,16 @@ class Engine {
   [[nodiscard]] const Model& model() const { return model_; }
 
  private:
-  std::vector<std::int32_t> draw(const Batch& batch);
+  void add_rows(const Batch& batch);
+  [[nodiscard]] int steps_ahead() const;
+  // Runs a prefill pass; its new tokens.
+  void prefill(const Batch& batch);
+  void start_decode(const Batch& batch);
+  // Turns the tokens of a step into events. Rows whose sequence is gone are passed over.
+  void finish_step(const Batch& batch, std::span<const std::int32_t> tokens);
+  // What the scheduler has to know of a step of the loop: those of its rows that still count.
+  [[nodiscard]] Batch committed(std::span<const std::int32_t> shown,
+                                std::vector<std::int32_t>& tokens) const;
   void add_logprobs(std::int64_t logit_row, int num_logprobs, TokenEvent& event);
 
   Backend& backend_;
@@ -86,6 +103,7 @@ class Engine {
   KvCache cache_;
   Workspace workspace_;
   SampleBuffers sample_buffers_;
+  DecodeLoop decode_;
   std::map<SequenceId, Request> requests_;  // of live sequences
   std::vector<TokenEvent> events_;          // of the last step
 };

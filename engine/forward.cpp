@@ -22,42 +22,25 @@ class ForwardPass {
     observe("embed", -1, ws_.residual());
   }
 
-  void attention_block(int i) {
+  void run(int i, LayerOp op) {
     const LayerWeights& w = model_.layer(i, ws_.kind());
-    project_qkv(i, w);
-    observe("qkv_rope_append", i, ws_.query());
-    attend(i, w);
-    observe("attention", i, ws_.attention());
-    LinearResidualArgs o_proj;
-    o_proj.x = ws_.attention();
-    o_proj.weight = w.o_proj;
-    o_proj.residual = ws_.residual();
-    backend_.linear_residual(o_proj);
-    observe("o_proj", i, ws_.residual());
-  }
-
-  void ffn_block(int i) {
-    const LayerWeights& w = model_.layer(i, ws_.kind());
-    GateUpSwigluArgs gate_up;
-    gate_up.x = ws_.residual();
-    gate_up.gain = w.post_attention_layernorm;
-    gate_up.eps = config_.rms_norm_eps;
-    gate_up.weights = w.gate_up_proj;
-    gate_up.operand_scale = model_.operand_scale();
-    gate_up.out_scale = w.swiglu_output_scale;
-    gate_up.out_exponents = ws_.ffn_exponents();
-    gate_up.out = ws_.ffn();
-    backend_.gate_up_swiglu(gate_up);
-    observe("gate_up_swiglu", i, ws_.ffn());
-
-    LinearResidualArgs down_proj;
-    down_proj.x = ws_.ffn();
-    down_proj.x_scale = w.swiglu_output_scale;
-    down_proj.x_exponents = ws_.ffn_exponents();
-    down_proj.weight = w.down_proj;
-    down_proj.residual = ws_.residual();
-    backend_.linear_residual(down_proj);
-    observe("down_proj", i, ws_.residual());
+    switch (op) {
+      case LayerOp::QkvRopeAppend:
+        project_qkv(i, w);
+        return observe("qkv_rope_append", i, ws_.query());
+      case LayerOp::Attention:
+        attend(i, w);
+        return observe("attention", i, ws_.attention());
+      case LayerOp::OProj:
+        project_attention(w);
+        return observe("o_proj", i, ws_.residual());
+      case LayerOp::GateUpSwiglu:
+        gate_up(w);
+        return observe("gate_up_swiglu", i, ws_.ffn());
+      case LayerOp::DownProj:
+        project_down(i, w);
+        return observe("down_proj", i, ws_.residual());
+    }
   }
 
  private:
@@ -88,7 +71,44 @@ class ForwardPass {
       qkv.v_out = ws_.value();
     }
     qkv.q_out = ws_.query();
+    qkv.upcoming = std::get_if<Weights>(&w.gate_up_proj);
     backend_.qkv_rope_append(qkv);
+  }
+
+  void project_attention(const LayerWeights& w) {
+    LinearResidualArgs o_proj;
+    o_proj.x = ws_.attention();
+    o_proj.weight = w.o_proj;
+    o_proj.residual = ws_.residual();
+    o_proj.upcoming = std::get_if<Weights>(&w.gate_up_proj);
+    backend_.linear_residual(o_proj);
+  }
+
+  void gate_up(const LayerWeights& w) {
+    GateUpSwigluArgs gate_up;
+    gate_up.x = ws_.residual();
+    gate_up.gain = w.post_attention_layernorm;
+    gate_up.eps = config_.rms_norm_eps;
+    gate_up.weights = w.gate_up_proj;
+    gate_up.operand_scale = model_.operand_scale();
+    gate_up.out_scale = w.swiglu_output_scale;
+    gate_up.out_exponents = ws_.ffn_exponents();
+    gate_up.out = ws_.ffn();
+    gate_up.upcoming = &w.down_proj;
+    backend_.gate_up_swiglu(gate_up);
+  }
+
+  void project_down(int i, const LayerWeights& w) {
+    LinearResidualArgs down_proj;
+    down_proj.x = ws_.ffn();
+    down_proj.x_scale = w.swiglu_output_scale;
+    down_proj.x_exponents = ws_.ffn_exponents();
+    down_proj.weight = w.down_proj;
+    down_proj.residual = ws_.residual();
+    if (i + 1 < config_.num_layers) {
+      down_proj.upcoming = std::get_if<Weights>(&model_.layer(i + 1, ws_.kind()).qkv_proj);
+    }
+    backend_.linear_residual(down_proj);
   }
 
   void attend(int i, const LayerWeights& w) {
@@ -128,10 +148,18 @@ void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& wo
   ForwardPass pass(backend, model, cache, workspace, tap);
   pass.embed();
   for (int i = 0; i < model.config().num_layers; ++i) {
-    pass.attention_block(i);
-    pass.ffn_block(i);
+    for (const LayerOp op : {LayerOp::QkvRopeAppend, LayerOp::Attention, LayerOp::OProj,
+                             LayerOp::GateUpSwiglu, LayerOp::DownProj}) {
+      pass.run(i, op);
+    }
   }
   forward_head(backend, model, workspace, tap);
+}
+
+void run_layer_op(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+                  int layer, LayerOp op) {
+  const Tap no_tap;
+  ForwardPass(backend, model, cache, workspace, no_tap).run(layer, op);
 }
 
 void forward_head(Backend& backend, const Model& model, Workspace& workspace, const Tap& tap) {

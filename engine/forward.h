@@ -19,6 +19,11 @@ using Tap = std::function<void(std::string_view op, int layer, ConstActivationVi
 void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
              const Tap& tap = {});
 
+// One op of one layer on whatever the workspace holds: for timing.
+enum class LayerOp { QkvRopeAppend, Attention, OProj, GateUpSwiglu, DownProj };
+void run_layer_op(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+                  int layer, LayerOp op);
+
 // The head alone, on the residual that the last step left: the logits of the rows that
 // workspace.upload_logit_rows was given.
 void forward_head(Backend& backend, const Model& model, Workspace& workspace, const Tap& tap = {});

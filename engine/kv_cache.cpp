@@ -1,6 +1,8 @@
 // One allocation for all layers' pages, one for their raw rows.
 #include "engine/kv_cache.h"
 
+#include <algorithm>
+
 #include "kernels/check.h"
 
 namespace fut {
@@ -40,6 +42,16 @@ KvCache::KvCache(Backend& backend, const ModelConfig& config, const KvCacheOptio
   raw_ = backend.allocate(static_cast<std::size_t>(rows.elements()) * sizeof(std::uint16_t) *
                           static_cast<std::size_t>(num_raw_slots_) *
                           static_cast<std::size_t>(config.num_layers));
+}
+
+void KvCache::clear(Backend& backend) {
+  const std::vector<std::byte> zeros(std::min<std::size_t>(bytes(), 16 << 20));
+  for (const DeviceBuffer* buffer : {&pool_, &raw_}) {
+    for (std::size_t done = 0; done < buffer->bytes(); done += zeros.size()) {
+      const std::size_t count = std::min(zeros.size(), buffer->bytes() - done);
+      backend.upload(buffer->as<std::byte>() + done, std::span(zeros).first(count));
+    }
+  }
 }
 
 KvCacheView KvCache::layer(int i) const {

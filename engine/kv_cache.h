@@ -14,6 +14,8 @@ class KvCache {
   // were wanted.
   KvCache(Backend& backend, const ModelConfig& config, const KvCacheOptions& options, int num_pages,
           int max_sequences);
+  // All zeros: keys and values of 0, whatever the type.
+  void clear(Backend& backend);
   [[nodiscard]] KvCacheView layer(int i) const;
   [[nodiscard]] const KvCacheOptions& options() const { return options_; }
   [[nodiscard]] std::size_t bytes() const { return pool_.bytes() + raw_.bytes(); }

@@ -47,6 +47,11 @@ class Model {
                            Precision precision, HeadChoice head = HeadChoice::Int8,
                            const Progress& progress = {}, const ParallelFor& parallel_for = {});
 
+  // Weights that mean nothing, for measuring: random codes whose scales keep activations in range.
+  // What decode needs, and no more. Throws Capacity; Data for a shape that cannot be packed; Usage for
+  // F32.
+  static Model make_random(Backend& backend, const ModelConfig& config, Precision precision);
+
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] Precision precision() const { return precision_; }
   [[nodiscard]] const LayerWeights& layer(int i, StepKind kind) const {
@@ -65,6 +70,7 @@ class Model {
  private:
   friend class CheckpointLoading;
   friend class PackedLoading;
+  friend class RandomWeights;
   Model() = default;
 
   ModelConfig config_;

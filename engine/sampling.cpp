@@ -2,6 +2,7 @@
 #include "engine/sampling.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/check.h"
 
@@ -13,62 +14,96 @@ bool has_penalty(const SampleParams& p) {
 }
 
 template <class T>
-void put(Backend& backend, const DeviceBuffer& destination, const std::vector<T>& values) {
+void put(Backend& backend, const DeviceBuffer& destination, const std::vector<T>& values,
+         std::size_t first = 0) {
   const auto bytes = std::as_bytes(std::span(values));
-  FUT_CHECK(bytes.size() <= destination.bytes(), "{} bytes of sampling state, room for {}",
-            bytes.size(), destination.bytes());
-  backend.upload(destination.as<std::byte>(), bytes);
+  const std::size_t offset = first * sizeof(T);
+  FUT_CHECK(offset + bytes.size() <= destination.bytes(), "{} bytes of sampling state, room for {}",
+            offset + bytes.size(), destination.bytes());
+  backend.upload(destination.as<std::byte>() + offset, bytes);
 }
 
 }  // namespace
 
-SampleBuffers::SampleBuffers(Backend& backend, int max_rows, std::int64_t max_history) {
+SampleBuffers::SampleBuffers(Backend& backend, int max_rows, int max_tokens)
+    : max_tokens_(max_tokens) {
+  FUT_CHECK(std::int64_t{max_rows} * max_tokens <= std::numeric_limits<std::int32_t>::max(),
+            "histories of {} rows of {} tokens", max_rows, max_tokens);
   const auto rows = static_cast<std::size_t>(max_rows);
+  const std::size_t ints = rows * sizeof(std::int32_t);
   device_params_ = backend.allocate(rows * sizeof(SampleParams));
   device_draw_index_ = backend.allocate(rows * sizeof(std::uint64_t));
-  device_history_ = backend.allocate(static_cast<std::size_t>(max_history) * sizeof(std::int32_t));
-  device_history_indptr_ = backend.allocate((rows + 1) * sizeof(std::int32_t));
-  device_next_ids_ = backend.allocate(rows * sizeof(std::int32_t));
-  clear();
+  device_history_ = backend.allocate(ints * static_cast<std::size_t>(max_tokens));
+  for (DeviceBuffer* buffer :
+       {&device_begins_, &device_ends_, &device_limits_, &device_windows_, &device_next_ids_}) {
+    *buffer = backend.allocate(ints);
+  }
 }
 
 void SampleBuffers::clear() {
   params_.clear();
   draw_index_.clear();
-  history_.clear();
-  history_indptr_.assign(1, 0);
+  histories_.clear();
+  for (auto* values : {&begins_, &ends_, &limits_, &windows_}) values->clear();
 }
 
 void SampleBuffers::add(const SamplingParams& params, std::span<const std::int32_t> tokens) {
+  const auto first = static_cast<std::int32_t>(params_.size()) * max_tokens_;
+  const bool sees = has_penalty(params.sample) && params.repeat_last_n != 0;
+  const std::int32_t window = params.repeat_last_n < 0 ? kWholeHistory : params.repeat_last_n;
+  const std::size_t seen =
+      sees ? std::min(tokens.size(), static_cast<std::size_t>(window)) : std::size_t{0};
+  const auto recent = tokens.last(seen);
   params_.push_back(params.sample);
   draw_index_.push_back(tokens.size());
-  if (has_penalty(params.sample)) {
-    const std::size_t window =
-        params.repeat_last_n < 0
-            ? tokens.size()
-            : std::min(tokens.size(), static_cast<std::size_t>(params.repeat_last_n));
-    const auto recent = tokens.last(window);
-    history_.insert(history_.end(), recent.begin(), recent.end());
-  }
-  history_indptr_.push_back(static_cast<std::int32_t>(history_.size()));
+  histories_.emplace_back(recent.begin(), recent.end());
+  begins_.push_back(first);
+  ends_.push_back(first + static_cast<std::int32_t>(seen));
+  limits_.push_back(sees ? first + max_tokens_ : first);
+  windows_.push_back(window);
 }
 
-std::vector<std::int32_t> SampleBuffers::draw(Backend& backend, MatrixView<const float> logits) {
+void SampleBuffers::upload(Backend& backend) {
   put(backend, device_params_, params_);
   put(backend, device_draw_index_, draw_index_);
-  put(backend, device_history_, history_);
-  put(backend, device_history_indptr_, history_indptr_);
+  for (std::size_t row = 0; row < histories_.size(); ++row) {
+    if (histories_[row].empty()) continue;
+    put(backend, device_history_, histories_[row], static_cast<std::size_t>(begins_[row]));
+  }
+  put(backend, device_begins_, begins_);
+  put(backend, device_ends_, ends_);
+  put(backend, device_limits_, limits_);
+  put(backend, device_windows_, windows_);
+}
+
+void SampleBuffers::launch(Backend& backend, MatrixView<const float> logits) const {
   SampleArgs args;
   args.logits = logits;
   args.params = device_params_.as<SampleParams>();
   args.draw_index = device_draw_index_.as<std::uint64_t>();
   args.history = device_history_.as<std::int32_t>();
-  args.history_indptr = device_history_indptr_.as<std::int32_t>();
+  args.history_begins = device_begins_.as<std::int32_t>();
+  args.history_ends = device_ends_.as<std::int32_t>();
   args.next_ids = device_next_ids_.as<std::int32_t>();
   backend.sample(args);
+}
+
+std::vector<std::int32_t> SampleBuffers::draw(Backend& backend, MatrixView<const float> logits) {
+  upload(backend);
+  launch(backend, logits);
   std::vector<std::int32_t> ids(params_.size());
-  backend.download(std::as_writable_bytes(std::span(ids)), args.next_ids);
+  backend.download(std::as_writable_bytes(std::span(ids)), device_next_ids_.as<std::int32_t>());
   return ids;
+}
+
+void SampleBuffers::name_arrays(StepState& state) const {
+  state.next_ids = device_next_ids_.as<std::int32_t>();
+  state.draw_index = device_draw_index_.as<std::uint64_t>();
+  state.history = device_history_.as<std::int32_t>();
+  state.history_limits = device_limits_.as<std::int32_t>();
+  state.history_windows = device_windows_.as<std::int32_t>();
+  state.history_begins = device_begins_.as<std::int32_t>();
+  state.history_ends = device_ends_.as<std::int32_t>();
 }
 
 }  // namespace fut

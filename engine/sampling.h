@@ -1,4 +1,5 @@
-// The arrays that the sample op reads, filled on the host for each step.
+// The arrays that the sample op reads. The host fills them; a loop of decode steps on the device goes on
+// from there.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +17,35 @@ struct SamplingParams {
 
 class SampleBuffers {
  public:
-  SampleBuffers(Backend& backend, int max_rows, std::int64_t max_history);
+  // A row may see up to `max_tokens` of its sequence.
+  SampleBuffers(Backend& backend, int max_rows, int max_tokens);
 
   // Rows are added in the order of the step's logit rows; `tokens` is the sequence so far, prompt
   // included, and its length the index of the draw. So a draw depends on seed and position alone.
   void clear();
   void add(const SamplingParams& params, std::span<const std::int32_t> tokens);
+  // Copies what was added to the device.
+  void upload(Backend& backend);
 
-  // Draws one token for each row added. kNoToken marks a row whose logits are not finite.
+  // Launches the op on what was uploaded last.
+  void launch(Backend& backend, MatrixView<const float> logits) const;
+  // upload(), launch() and the tokens: one for each row added. kNoToken marks a row whose logits are
+  // not finite.
   [[nodiscard]] std::vector<std::int32_t> draw(Backend& backend, MatrixView<const float> logits);
 
+  // Names the arrays that a step on the device changes.
+  void name_arrays(StepState& state) const;
+
  private:
+  int max_tokens_;
   std::vector<SampleParams> params_;
   std::vector<std::uint64_t> draw_index_;
-  std::vector<std::int32_t> history_;
-  std::vector<std::int32_t> history_indptr_;
-  DeviceBuffer device_params_, device_draw_index_, device_history_, device_history_indptr_,
-      device_next_ids_;
+  // Row i owns history[i * max_tokens .. (i + 1) * max_tokens]; one without penalties has an empty
+  // window that cannot grow.
+  std::vector<std::vector<std::int32_t>> histories_;
+  std::vector<std::int32_t> begins_, ends_, limits_, windows_;
+  DeviceBuffer device_params_, device_draw_index_, device_history_, device_begins_, device_ends_,
+      device_limits_, device_windows_, device_next_ids_;
 };
 
 }  // namespace fut

@@ -71,8 +71,8 @@ void Scheduler::append(Batch& batch, SequenceId id, const Sequence& s, int num_t
     batch.positions.push_back(t);
   }
   batch.q_indptr.push_back(static_cast<std::int32_t>(batch.token_ids.size()));
-  const auto num_pages = layout::pages_for_tokens(end);
-  batch.page_table.insert(batch.page_table.end(), s.pages.begin(), s.pages.begin() + num_pages);
+  // All pages that it will ever fill: a step that follows on the device finds the next one here.
+  batch.page_table.insert(batch.page_table.end(), s.pages.begin(), s.pages.end());
   batch.kv_indptr.push_back(static_cast<std::int32_t>(batch.page_table.size()));
   batch.kv_lengths.push_back(end);
   batch.raw_slots.push_back(s.raw_slot);
@@ -138,6 +138,11 @@ void Scheduler::cancel(SequenceId id) {
   if (std::erase(running_, id) > 0) free_raw_slots_.push_back(found->second.raw_slot);
   std::erase(waiting_, id);
   sequences_.erase(found);
+}
+
+std::int64_t Scheduler::remaining_tokens(SequenceId id) const {
+  const Sequence& s = sequences_.at(id);
+  return s.max_tokens - std::ssize(s.tokens);
 }
 
 std::span<const std::int32_t> Scheduler::tokens(SequenceId id) const {

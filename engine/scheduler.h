@@ -74,6 +74,9 @@ class Scheduler {
   [[nodiscard]] int num_free_pages() const { return pool_.num_free(); }
   // Prompt and reply so far of a live sequence; the penalties' history.
   [[nodiscard]] std::span<const std::int32_t> tokens(SequenceId id) const;
+  [[nodiscard]] bool is_live(SequenceId id) const { return sequences_.contains(id); }
+  // Tokens that a live sequence may still get.
+  [[nodiscard]] std::int64_t remaining_tokens(SequenceId id) const;
 
  private:
   struct Sequence {

@@ -30,6 +30,15 @@ class Workspace {
   // Other rows of the same step's tokens for the head.
   void upload_logit_rows(Backend& backend, const std::vector<std::int32_t>& rows);
 
+  // What changes from one decode step to the next; device memory, one element a sequence.
+  struct Advancing {
+    std::int32_t *token_ids, *positions, *kv_lengths;
+  };
+  [[nodiscard]] Advancing advancing() const {
+    return {token_ids_.as<std::int32_t>(), positions_.as<std::int32_t>(),
+            kv_lengths_.as<std::int32_t>()};
+  }
+
   [[nodiscard]] StepKind kind() const { return kind_; }
   [[nodiscard]] const RaggedBatch& batch() const { return batch_; }
   [[nodiscard]] const std::int32_t* logit_rows() const { return logit_rows_.as<std::int32_t>(); }

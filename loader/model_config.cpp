@@ -135,7 +135,10 @@ void read_heads(const JsonObject& config, ModelConfig& model) {
 
 ModelConfig load_model_config(const std::filesystem::path& folder) {
   check_folder(folder);
-  const std::filesystem::path file = folder / "config.json";
+  return load_model_config_file(folder / "config.json");
+}
+
+ModelConfig load_model_config_file(const std::filesystem::path& file) {
   const nlohmann::json document = read_json_file(file);
   const JsonObject config(file, document);
   check_architecture(file, config);

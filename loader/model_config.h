@@ -35,6 +35,8 @@ struct ModelConfig {
 // wrong type or out of range (key and value), biases or quantised weights asked for (not
 // supported).
 [[nodiscard]] ModelConfig load_model_config(const std::filesystem::path& folder);
+// The same of a file of any name.
+[[nodiscard]] ModelConfig load_model_config_file(const std::filesystem::path& file);
 
 // What generation_config.json suggests; every field may be absent, and so may the file.
 struct GenerationDefaults {

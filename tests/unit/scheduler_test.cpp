@@ -247,7 +247,7 @@ class RandomRun {
     const int end = batch.q_indptr[i + 1];
     ASSERT_EQ(batch.positions[static_cast<std::size_t>(begin)], e.cached);
     ASSERT_EQ(batch.kv_lengths[i], e.cached + end - begin);
-    ASSERT_EQ(batch.kv_indptr[i + 1] - batch.kv_indptr[i],
+    ASSERT_GE(batch.kv_indptr[i + 1] - batch.kv_indptr[i],
               layout::pages_for_tokens(batch.kv_lengths[i]));
     e.cached = batch.kv_lengths[i];
     if (batch.kind == Batch::Kind::Prefill) {

@@ -1,0 +1,124 @@
+// See the header.
+#include "engine/decode_loop.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+
+namespace fut {
+namespace {
+
+template <class T>
+void put(Backend& backend, const DeviceBuffer& destination, const std::vector<T>& values) {
+  backend.upload(destination.as<std::byte>(), std::as_bytes(std::span(values)));
+}
+
+}  // namespace
+
+DecodeLoop::DecodeLoop(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+                       SampleBuffers& sampling, int max_rows)
+    : backend_(backend),
+      model_(model),
+      cache_(cache),
+      workspace_(workspace),
+      sampling_(sampling),
+      max_rows_(max_rows) {
+  const std::size_t ints = static_cast<std::size_t>(max_rows) * sizeof(std::int32_t);
+  ring_ = backend.allocate_shared(
+      static_cast<std::size_t>(StepRingView{nullptr, kMostAhead, max_rows}.bytes()));
+  std::fill_n(ring_.as<std::byte>(), ring_.bytes(), std::byte{0});
+  end_ids_ = backend.allocate(kMaxEndIds * ints);
+  remaining_ = backend.allocate(ints);
+  finished_ = backend.allocate(ints);
+  step_ = backend.allocate(sizeof(std::uint64_t));
+  put(backend, step_, std::vector<std::uint64_t>{0});
+}
+
+DecodeLoop::~DecodeLoop() {
+  if (outstanding() == 0) return;
+  try {
+    backend_.synchronize();
+  } catch (const Error&) {
+    // A device that failed writes nothing any more, and said so to whoever waited for it.
+  }
+}
+
+StepRingView DecodeLoop::ring() const {
+  return {ring_.as<std::byte>(), kMostAhead, max_rows_};
+}
+
+StepState DecodeLoop::state() const {
+  StepState s;
+  s.rows = workspace_.batch().num_sequences;
+  const Workspace::Advancing arrays = workspace_.advancing();
+  s.token_ids = arrays.token_ids;
+  s.positions = arrays.positions;
+  s.kv_lengths = arrays.kv_lengths;
+  sampling_.name_arrays(s);
+  s.end_ids = end_ids_.as<std::int32_t>();
+  s.remaining = remaining_.as<std::int32_t>();
+  s.finished = finished_.as<std::int32_t>();
+  s.step = step_.as<std::uint64_t>();
+  s.ring = ring();
+  return s;
+}
+
+void DecodeLoop::start(const Batch& batch, std::span<const DecodeRow> rows) {
+  FUT_CHECK(outstanding() == 0, "{} steps are outstanding", outstanding());
+  FUT_CHECK(batch.kind == StepKind::Decode && batch.sequences.size() == rows.size(),
+            "{} rows for {} sequences", rows.size(), batch.sequences.size());
+  running_ = false;  // until all is in place
+  std::vector<std::int32_t> end_ids, remaining;
+  for (const DecodeRow& row : rows) {
+    const std::size_t first = end_ids.size();
+    const auto known = row.end_ids.first(std::min<std::size_t>(row.end_ids.size(), kMaxEndIds));
+    end_ids.insert(end_ids.end(), known.begin(), known.end());
+    end_ids.resize(first + kMaxEndIds, kNoToken);
+    remaining.push_back(static_cast<std::int32_t>(row.remaining_tokens));
+  }
+  workspace_.upload(backend_, batch);
+  sampling_.upload(backend_);
+  put(backend_, end_ids_, end_ids);
+  put(backend_, remaining_, remaining);
+  put(backend_, finished_, std::vector<std::int32_t>(rows.size(), 0));
+  sequences_ = batch.sequences;
+  running_ = true;
+}
+
+bool DecodeLoop::runs(std::span<const SequenceId> sequences) const {
+  return running_ && std::ranges::equal(sequences, sequences_);
+}
+
+void DecodeLoop::run_step() {
+  forward(backend_, model_, cache_, workspace_);
+  const MatrixView<float> logits = workspace_.logits();
+  sampling_.launch(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+  backend_.advance(state());
+}
+
+void DecodeLoop::launch(int count) {
+  FUT_CHECK(running_ && count <= kMostAhead, "{} steps ahead, {} at most", count, kMostAhead);
+  auto& step = steps_[static_cast<int>(sequences_.size())];
+  if (!step) step = backend_.capture([this] { run_step(); });
+  for (; outstanding() < count; ++launched_) step();
+}
+
+std::span<const std::int32_t> DecodeLoop::wait() {
+  FUT_CHECK(outstanding() > 0, "{} steps are outstanding", outstanding());
+  constexpr unsigned kLooksPerCheck = 256;
+  for (unsigned looks = 1;; ++looks) {
+    if (const auto tokens = poll(ring(), read_)) {
+      ++read_;
+      return tokens->first(sequences_.size());
+    }
+    // A device that failed shows nothing any more.
+    if (looks % kLooksPerCheck == 0 && backend_.idle() && !poll(ring(), read_)) {
+      throw runtime_failure("the device ended without the tokens of step {}", read_);
+    }
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace fut

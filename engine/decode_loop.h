@@ -1,0 +1,69 @@
+// Decode steps that follow each other without the host: the device draws a step's tokens, feeds them to
+// the next and shows them in a ring. The host launches ahead and reads behind. On a backend that computes
+// while it launches, each step is there when launch() returns.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/forward.h"
+#include "engine/sampling.h"
+
+namespace fut {
+
+// What a loop has to know of a row besides the batch and its sampling.
+struct DecodeRow {
+  std::int64_t remaining_tokens = 0;
+  std::span<const std::int32_t> end_ids;  // the first kMaxEndIds of them end the row on the device
+};
+
+class DecodeLoop {
+ public:
+  // All must outlive it; batches have at most max_rows sequences.
+  DecodeLoop(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+             SampleBuffers& sampling, int max_rows);
+  DecodeLoop(const DecodeLoop&) = delete;
+  DecodeLoop& operator=(const DecodeLoop&) = delete;
+  // Waits for what is under way: it writes into the memory of others.
+  ~DecodeLoop();
+
+  // Begins with `batch`, a decode step; `sampling` holds its rows. Nothing may be outstanding.
+  void start(const Batch& batch, std::span<const DecodeRow> rows);
+  // Whether the device's state is that of these sequences after the steps launched.
+  [[nodiscard]] bool runs(std::span<const SequenceId> sequences) const;
+  // The workspace is used for something else.
+  void stop() { running_ = false; }
+
+  // Launches steps until `count` are outstanding, at most kMostAhead.
+  void launch(int count);
+  [[nodiscard]] int outstanding() const { return static_cast<int>(launched_ - read_); }
+  // Whose the rows are that outstanding steps show.
+  [[nodiscard]] std::span<const SequenceId> sequences() const { return sequences_; }
+  // The tokens of the oldest outstanding step, once they are there, one a row: kNoToken, or kRowFinished
+  // for a row that had ended before. They stay until the step kMostAhead behind it is launched. Throws Runtime where the device
+  // failed.
+  [[nodiscard]] std::span<const std::int32_t> wait();
+
+  static constexpr int kMostAhead = 4;
+
+ private:
+  [[nodiscard]] StepRingView ring() const;
+  [[nodiscard]] StepState state() const;
+  void run_step();
+
+  Backend& backend_;
+  const Model& model_;
+  KvCache& cache_;
+  Workspace& workspace_;
+  SampleBuffers& sampling_;
+  int max_rows_;
+  DeviceBuffer ring_, end_ids_, remaining_, finished_, step_;
+  std::map<int, Backend::Procedure> steps_;  // by rows, recorded when first needed
+  std::vector<SequenceId> sequences_;
+  bool running_ = false;
+  std::uint64_t launched_ = 0, read_ = 0;  // steps since the loop was made
+};
+
+}  // namespace fut

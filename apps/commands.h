@@ -13,5 +13,6 @@ int tokenize(const TokenizeOptions& options, Reporter& reporter);
 int quantize(const QuantizeOptions& options, Reporter& reporter);
 int perplexity(const PerplexityOptions& options, Reporter& reporter);
 int inspect(const InspectOptions& options, Reporter& reporter);
+int bench(const BenchOptions& options, Reporter& reporter);
 
 }  // namespace fut::app

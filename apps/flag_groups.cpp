@@ -203,6 +203,11 @@ Flags device_flags(DeviceRequest& device) {
            kModelSection,
            "Same as --device cpu",
            [&device](const Argument&) { device.kind = DeviceRequest::Kind::Cpu; }},
+          {{"--no-cuda-graph"},
+           "",
+           kModelSection,
+           "GPU: launch the kernels of a decode step one by one, for debugging",
+           turn_off(device.record_graphs)},
           threads_flag(device.cpu_threads)};
 }
 

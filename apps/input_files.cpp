@@ -43,6 +43,10 @@ std::vector<std::string> input_files(const InspectOptions&) {
   return {};
 }
 
+std::vector<std::string> input_files(const BenchOptions& options) {
+  return {options.dummy};
+}
+
 void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs) {
   std::error_code ignored;
   if (!fs::is_regular_file(output, ignored)) return;  // what is not there yet, terminals, pipes

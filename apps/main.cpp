@@ -40,11 +40,13 @@ struct CommandSet {
   QuantizeOptions quantize_options;
   PerplexityOptions perplexity_options;
   InspectOptions inspect_options;
-  std::array<Command, 7> commands = {program_command(program),
+  BenchOptions bench_options;
+  std::array<Command, 8> commands = {program_command(program),
                                      run_command(run_options),
                                      chat_command(chat_options),
                                      quantize_command(quantize_options),
                                      perplexity_command(perplexity_options),
+                                     bench_command(bench_options),
                                      inspect_command(inspect_options),
                                      tokenize_command(tokenize_options)};
 };
@@ -91,6 +93,7 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "tokenize") return run_with(tokenize, set.tokenize_options, reporter);
   if (name == "quantize") return run_with(quantize, set.quantize_options, reporter);
   if (name == "perplexity") return run_with(perplexity, set.perplexity_options, reporter);
+  if (name == "bench") return run_with(bench, set.bench_options, reporter);
   if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
   if (set.program.version) return print(version_text(), reporter);
   return print(device_lines(), reporter);
@@ -100,7 +103,7 @@ int run_program(std::span<const std::string> words, const Environment& environme
 std::string_view interrupted_text(std::span<const std::string> words) {
   const std::string_view command = words.empty() ? std::string_view() : words.front();
   if (command == "quantize") return "interrupted; nothing was written under the target folder";
-  if (command == "perplexity") return "interrupted; there is no result";
+  if (command == "perplexity" || command == "bench") return "interrupted; there is no result";
   if (command == "run" || command == "chat") return "interrupted before the reply was complete";
   return "interrupted";
 }

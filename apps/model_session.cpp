@@ -116,7 +116,32 @@ Model load_any(Backend& backend, OpenedModel& model, const ModelOptions& options
   return load_checkpoint(backend, model, options.check_tensors);
 }
 
+ModelSizes sizes_of(const ModelConfig& config, Precision precision) {
+  return {config.hidden_size,  config.intermediate_size, config.num_q_heads,
+          config.num_kv_heads, config.head_dim,          precision == Precision::F32};
+}
+
+// A device that nobody asked for gives way to the CPU where it cannot run the model.
+void check_device(OpenedModel& model, const ModelOptions& options) {
+  const std::string fault = model.backend->fault(sizes_of(model.folder.config, model.precision));
+  if (fault.empty()) return;
+  if (options.device.kind != DeviceRequest::Kind::Auto) {
+    throw device_error("{}: {}; use --device cpu", model.backend->description(), fault);
+  }
+  // float32 was asked for by name, and where it runs is no news.
+  log_message(model.precision == Precision::F32 ? LogLevel::Info : LogLevel::Warning,
+              fmt::format("running on the CPU: {}: {}", model.backend->description(), fault));
+  DeviceRequest cpu = options.device;
+  cpu.kind = DeviceRequest::Kind::Cpu;
+  std::string notice;
+  model.backend = make_backend(cpu, notice);
+}
+
 }  // namespace
+
+bool can_run(const Backend& backend, const OpenedModel& model) {
+  return backend.fault(sizes_of(model.folder.config, model.precision)).empty();
+}
 
 void require_packable(const ModelFolder& folder, int group_size) {
   try {
@@ -144,6 +169,7 @@ OpenedModel open_model(const ModelOptions& options) {
   model.kv_cache =
       resolve_kv_cache(model.folder.config, model.precision, options.arithmetic.kv_cache);
   check_flags_act(options.arithmetic, model);
+  check_device(model, options);
   model.context_tokens =
       resolve_context_tokens(model.folder.config, options.context_tokens.value_or(0));
   return model;

@@ -164,6 +164,18 @@ struct InspectOptions {
   LogOptions log;
 };
 
+struct BenchOptions {
+  ModelOptions model;
+  std::string dummy;  // a config.json; empty: the model
+  int batch = 1;
+  int depth = 2048;
+  int repetitions = 200;
+  int warm_up = 50;
+  SamplingOptions sampling;
+  OutputOptions output;
+  LogOptions log;
+};
+
 struct ProgramOptions {
   bool version = false;
   bool list_devices = false;
@@ -177,5 +189,6 @@ struct ProgramOptions {
 [[nodiscard]] Command quantize_command(QuantizeOptions& options);
 [[nodiscard]] Command perplexity_command(PerplexityOptions& options);
 [[nodiscard]] Command inspect_command(InspectOptions& options);
+[[nodiscard]] Command bench_command(BenchOptions& options);
 
 }  // namespace fut::app

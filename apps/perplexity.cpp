@@ -69,6 +69,8 @@ OpenedModel open_other(const PerplexityOptions& options, const OpenedModel& firs
       other.model.empty() ? first.folder.path : std::filesystem::path(other.model));
   other.arithmetic.precision =
       options.against->precision.value_or(is_packed ? Precision::Int4 : Precision::F32);
+  // float32 is the CPU's alone, wherever the first model runs.
+  if (other.arithmetic.precision == Precision::F32) other.device.kind = DeviceRequest::Kind::Cpu;
   OpenedModel model = open_model(other);
   // The same ids must mean the same tokens.
   const int mine = first.folder.tokenizer.vocab_size();
@@ -168,16 +170,19 @@ int perplexity(const PerplexityOptions& options, Reporter& reporter) {
 
   Backend& backend = *opened.backend;
   const Model model = load_weights(backend, opened, options.model, NoRoom::Fail);
+  // On one device where it can run both, so that memory is counted once.
+  Backend& other_backend = other && !can_run(backend, *other) ? *other->backend : backend;
   std::optional<Model> other_model;
   if (other) {
-    other_model.emplace(load_weights(backend, *other, against_options(options), NoRoom::Fail));
+    other_model.emplace(
+        load_weights(other_backend, *other, against_options(options), NoRoom::Fail));
   }
   const auto start = std::chrono::steady_clock::now();
   const PerplexityResult result = [&] {
     ProgressLine line;
     const ScoredModel first = scored(opened, backend, model, options);
     const ScoredModel second =
-        other ? scored(*other, backend, *other_model, options) : ScoredModel();
+        other ? scored(*other, other_backend, *other_model, options) : ScoredModel();
     return score_windows(first, windows, other ? &second : nullptr,
                          [&](std::size_t done, std::size_t total, double nll) {
                            line.show(fmt::format("{} of {}, perplexity so far {:.3f}", done,

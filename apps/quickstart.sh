@@ -13,9 +13,22 @@ log=$build/build.log
 . "$root/apps/packages.sh"
 fut_install "${fut_build_packages[@]}"
 
+# The kernels for the GPU where both a card that runs them and a compiler that makes them are here.
+cuda=OFF
+what='for the CPU'
+if command -v nvidia-smi >/dev/null 2>&1 &&
+  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -qx '9.0'; then
+  if nvcc --version 2>/dev/null | grep -qE 'release (1[3-9]|[2-9][0-9])\.'; then
+    cuda=ON
+    what='for the CPU and the Hopper GPU'
+  else
+    what='for the CPU alone: there is a Hopper GPU, but no nvcc of CUDA Toolkit 13 in PATH'
+  fi
+fi
+
 mkdir -p "$build"
-echo "Building in $build (log: $log)" >&2
-if ! { cmake -S "$root" -B "$build" -G Ninja -DFUT_CUDA=OFF -DFUT_TESTS=OFF &&
+echo "Building $what in $build (log: $log)" >&2
+if ! { cmake -S "$root" -B "$build" -G Ninja -DFUT_CUDA=$cuda -DFUT_TESTS=OFF &&
   cmake --build "$build"; } >"$log" 2>&1; then
   tail -n 30 "$log" >&2
   echo "The build failed; the whole log is $log" >&2

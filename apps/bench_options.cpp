@@ -1,0 +1,68 @@
+// The flags of fut bench.
+#include <limits>
+
+#include "apps/flag_groups.h"
+#include "apps/options.h"
+
+namespace fut::app {
+namespace {
+
+constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
+constexpr const char* kBenchSection = "What is measured";
+
+constexpr const char* kBenchNotes =
+    "Times decode steps, sampling included, of sequences that stand at a given depth, beside the "
+    "bandwidth\n"
+    "of memory measured in the same run. --dummy needs no checkpoint: the weights are random and "
+    "the text is\n"
+    "none, but a step reads and computes what a real one does. -v adds a line for each op, "
+    "timed apart;\n"
+    "a step takes less than their sum, because the next kernel starts while the last one ends.\n\n";
+
+Flags measure_flags(BenchOptions& o) {
+  return {{{"--dummy"},
+           "CONFIG.json",
+           kBenchSection,
+           "Random weights of the shape that this config.json describes, instead of a model",
+           set_text(o.dummy, "file name")},
+          {{"-b", "--batch"},
+           "N",
+           kBenchSection,
+           "Sequences that go along together [1]",
+           set_integer(o.batch, 1, 4096, "")},
+          {{"-d", "--depth"},
+           "N",
+           kBenchSection,
+           "Tokens of each sequence in the cache already [2048]",
+           set_integer(o.depth, 0, kMostTokens, "0 up to the model's own context")},
+          {{"-r", "--repetitions"},
+           "N",
+           kBenchSection,
+           "Steps that are timed [200]",
+           set_integer(o.repetitions, 1, 1000000, "")},
+          {{"--warm-up"},
+           "N",
+           kBenchSection,
+           "Steps before, that are not [50]",
+           set_integer(o.warm_up, 0, 1000000, "")}};
+}
+
+}  // namespace
+
+Command bench_command(BenchOptions& o) {
+  Command command{"bench",
+                  "How fast a model decodes here, beside what memory allows",
+                  std::string(kBenchNotes) + kExitCodes,
+                  {}};
+  command.flags = {model_flag(o.model.model)};
+  append(command.flags, measure_flags(o));
+  append(command.flags, device_flags(o.model.device));
+  append(command.flags, arithmetic_flags(o.model.arithmetic));
+  append(command.flags, copy_flags(o.model));
+  append(command.flags, sampling_flags(o.sampling));
+  append(command.flags, output_flags(o.output, "Form of the report [text]"));
+  append(command.flags, log_flags(o.log));
+  return command;
+}
+
+}  // namespace fut::app

@@ -1,0 +1,54 @@
+// How decode cuts a sequence's keys: the query at position t sees blocks of 16 positions, 0 .. t / 16,
+// and these fall into a fixed number of neighbouring splits. Each split is attended to in order, and
+// the splits' results are merged as a balanced binary tree. So the same bits come out whichever warps,
+// blocks or clusters hold the splits, as long as each takes an aligned power of two of them. Standard
+// C++ only, constexpr throughout.
+//
+//   64 splits, 128 blocks: split 0 holds blocks 0 and 1, ... split 63 blocks 126 and 127
+//   64 splits, 2 blocks: split 31 holds block 0, split 63 block 1, and the others are empty
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/layout/kv_page_int4.h"
+
+namespace fut::layout {
+
+inline constexpr int kNumKvSplits = 64;
+
+// The blocks that the query at `position` sees; the last one is that of its own key.
+[[nodiscard]] constexpr int num_kv_blocks(int position) {
+  return position / KvPageInt4::kBlockTokens + 1;
+}
+
+// The first block of a split, and the one past its last: kv_split_begin(split + 1, ...). Up to 2^24
+// blocks.
+[[nodiscard]] constexpr int kv_split_begin(int split, int num_blocks) {
+  return num_blocks * split / kNumKvSplits;
+}
+
+namespace proof {
+
+constexpr bool splits_cover(int num_blocks) {
+  for (int s = 0; s < kNumKvSplits; ++s) {
+    if (kv_split_begin(s, num_blocks) > kv_split_begin(s + 1, num_blocks)) return false;
+  }
+  return kv_split_begin(0, num_blocks) == 0 &&
+         kv_split_begin(kNumKvSplits, num_blocks) == num_blocks;
+}
+
+static_assert(splits_cover(1) && splits_cover(2) && splits_cover(63) && splits_cover(64) &&
+                  splits_cover(65) && splits_cover(8192) && splits_cover(1 << 24),
+              "every block stands in one split");
+static_assert(num_kv_blocks(0) == 1 && num_kv_blocks(15) == 1 && num_kv_blocks(16) == 2 &&
+                  num_kv_blocks(131071) == 8192,
+              "blocks that a query sees");
+// The query's own block is always the last split's, and that is where keys are appended.
+static_assert(kv_split_begin(63, 1) == 0 && kv_split_begin(63, 2) == 1 &&
+                  kv_split_begin(63, 63) == 62 && kv_split_begin(63, 8192) == 8064,
+              "the last split is never empty");
+static_assert(kv_split_begin(31, 2) == 0 && kv_split_begin(32, 2) == 1, "two blocks");
+
+}  // namespace proof
+
+}  // namespace fut::layout

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# Everything that a Hopper card can test and measure, from binaries that are there already: every test
+# with a GPU half, samples of them under compute-sanitizer, then the benchmarks. Builds nothing.
+#
+#   tests/gpu.sh [--log FILE] [--no-sanitizer] [--no-bench] [FOLDER]
+#
+#   FOLDER          a build with CUDA, default build/cuda: its tests/ is looked through. Shared libraries
+#                   in FOLDER/lib, if there is one, come before the system's
+#   --log FILE      the full output, default gpu.log
+#   --no-sanitizer  leave out compute-sanitizer (which is slow)
+#   --no-bench      leave out the benchmarks
+#
+# Prints a line for each run while they go on and a table last, under it what failed and what was skipped
+# and why. A test that needs a GPU fails without one. Exits with 0 where all that ran passed, with 1 where
+# something failed or nothing ran, with 2 where it was called wrongly.
+set -uo pipefail
+
+# A program of FOLDER/tests, and tests of it that are short enough for tools that slow it down a lot.
+sanitizer_samples=(
+  'attention_prefill_cuda_test:*StoresTheBytesOfTheContractAtTheEdge*:*AloneAndInCompanyOverCodes'
+  'int4_linear_cuda_test:*TakesMoreTokensThanOneLaunch*'
+  'embed_test:EmbedCuda.*'
+  'attention_cuda_test:*GroupsWithoutARange*'
+  'int4_fused_cuda_test:*SaturatesWhatIsInfinite*'
+  'row_qkv_cuda_test:*ForASequenceAlone*'
+  'advance_test:AdvanceCuda.*'
+)
+sanitizer_tools=(memcheck racecheck)
+test_seconds=900 sample_seconds=300 bench_seconds=300  # the most that one run may take
+
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+folder='' log=gpu.log sanitizer=1 bench=1
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage; exit 0 ;;
+    --log)
+      if [ $# -lt 2 ]; then echo 'gpu.sh: --log needs a file' >&2; exit 2; fi
+      log=$2; shift ;;
+    --no-sanitizer) sanitizer=0 ;;
+    --no-bench) bench=0 ;;
+    -*) echo "gpu.sh: no option '$1'; see --help" >&2; exit 2 ;;
+    *)
+      if [ -n "$folder" ]; then echo "gpu.sh: two folders, '$folder' and '$1'" >&2; exit 2; fi
+      folder=$1 ;;
+  esac
+  shift
+done
+folder=${folder:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/cuda}
+if [ ! -d "$folder/tests" ]; then
+  echo "gpu.sh: no tests in $folder; build them first: cmake --preset cuda && cmake --build --preset cuda" >&2
+  exit 2
+fi
+: >"$log" || exit 2
+[ ! -d "$folder/lib" ] || export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export FUT_REQUIRE_GPU=1
+
+table=() failed=() skipped=() failures=0 runs=0
+own=$(mktemp) || exit 2
+trap 'rm -f "$own"' EXIT
+
+# row WHAT RESULT SECONDS NOTE: a line of the table, printed now as well.
+row() {
+  table+=("$(printf '%-46s %-7s %6s  %s' "$@")")
+  echo "${table[-1]}" >&2
+}
+
+# run NAME SECONDS COMMAND...: into the log; output stays in $own, how it ended in $status, time in $took.
+run() {
+  local name=$1 limit=$2 start=$SECONDS
+  shift 2
+  printf '\n==== %s: %s\n' "$name" "$*" >>"$log"
+  timeout --kill-after=10 "$limit" "$@" >"$own" 2>&1
+  status=$?
+  took=$((SECONDS - start))
+  cat "$own" >>"$log"
+  runs=$((runs + 1))
+}
+
+# judge NAME NOTE: a row for what run() ran.
+judge() {
+  if [ "$status" -eq 0 ]; then row "$1" ok "${took}s" "$2"; return; fi
+  failures=$((failures + 1))
+  local why="exit $status"
+  if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then why='out of time'; fi
+  row "$1" FAILED "${took}s" "$why${2:+, $2}"
+}
+
+# Programs whose tests ask for a GPU say so in a message that only those hold.
+gpu_tests() {
+  grep -lsE 'a GPU is required but missing|\(FUT_REQUIRE_GPU=1\)' "$folder"/tests/*_test | sort
+}
+
+run_tests() {
+  local program name reason
+  while IFS= read -r program; do
+    name=$(basename "$program")
+    run "$name" "$test_seconds" "$program" --gtest_color=no
+    judge "$name" "$(grep -c '^\[       OK \]' "$own") tests passed"
+    # The line before a test's last one is why.
+    while IFS= read -r reason; do skipped+=("$name: $reason"); done < <(
+      awk '/^\[  SKIPPED \] .*\(/ { print $4 ": " said } !/^\[/ && NF { said = $0 }' "$own")
+    while IFS= read -r reason; do failed+=("$name: $reason"); done < <(
+      sed -n 's/^\[  FAILED  \] \([^ ]*\) (.*/\1/p' "$own")
+  done < <(gpu_tests)
+  if [ "$runs" -eq 0 ]; then skipped+=("all tests: none in $folder has a GPU half; built without CUDA?"); fi
+}
+
+run_sanitizer() {
+  local sample program tool
+  if ! command -v compute-sanitizer >/dev/null 2>&1; then
+    skipped+=('compute-sanitizer: not found in PATH (it comes with the CUDA Toolkit)')
+    return
+  fi
+  for sample in "${sanitizer_samples[@]}"; do
+    program=$folder/tests/${sample%%:*}
+    if [ ! -x "$program" ]; then skipped+=("compute-sanitizer of ${sample%%:*}: not built"); continue; fi
+    for tool in "${sanitizer_tools[@]}"; do
+      run "$tool of ${sample%%:*}" "$sample_seconds" compute-sanitizer --tool "$tool" \
+        --error-exitcode 9 "$program" "--gtest_filter=${sample#*:}" --gtest_color=no
+      judge "$tool of ${sample%%:*}" "$(sed -n 's/^=* \(ERROR SUMMARY\|RACECHECK SUMMARY\): //p' "$own" | tail -1)"
+    done
+  done
+}
+
+run_bench() {
+  local program name
+  for program in "$folder"/tests/*_cuda_bench; do
+    if [ ! -x "$program" ]; then skipped+=('benchmarks: none built'); return; fi
+    name=$(basename "$program")
+    run "$name" "$bench_seconds" "$program" --benchmark_color=false
+    if grep -q 'ERROR OCCURRED' "$own"; then status=1; fi
+    judge "$name" 'numbers above'
+    numbers+=$(printf '\n%s\n' "$name"; grep -E '^[a-z_]+/|ERROR' "$own" | cut -c1-150)$'\n'
+  done
+  run_steps
+}
+
+# Whole decode steps of random weights in the shapes of Llama-3.1.
+run_steps() {
+  local size batch configs
+  configs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/configs
+  if [ ! -x "$folder/bin/fut" ]; then skipped+=('decode steps: no fut built'); return; fi
+  for size in 8b 70b; do
+    for batch in 1 8 32; do
+      run "llama-3.1-$size, batch $batch" "$bench_seconds" "$folder/bin/fut" bench --device cuda \
+        --dummy "$configs/llama-3.1-$size.json" -b "$batch" -d 2048 --temp 0 -v
+      judge "llama-3.1-$size, batch $batch" "$(grep '^step' "$own")"
+    done
+  done
+}
+
+numbers=''
+{ date -u '+%F %T UTC'
+  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader; } 2>&1 | tee -a "$log" >&2
+run_tests
+if [ "$sanitizer" -eq 1 ]; then run_sanitizer; else skipped+=('compute-sanitizer: --no-sanitizer'); fi
+if [ "$bench" -eq 1 ]; then run_bench; else skipped+=('benchmarks: --no-bench'); fi
+
+{
+  printf '%s\n' "$numbers"
+  printf '%-46s %-7s %6s  %s\n' what result time note
+  printf '%s\n' "${table[@]+"${table[@]}"}"
+  if [ "${#failed[@]}" -gt 0 ]; then printf 'failed   %s\n' "${failed[@]}"; fi
+  if [ "${#skipped[@]}" -gt 0 ]; then printf 'skipped  %s\n' "${skipped[@]}"; fi
+  echo "$runs runs, $failures failed, ${#skipped[@]} skipped; full log: $log"
+} | tee -a "$log"
+[ "$failures" -eq 0 ] && [ "$runs" -gt 0 ]

@@ -111,6 +111,7 @@ TEST(MakeBackend, GivesTheCpuWhenAskedForIt) {
 }
 
 TEST(MakeBackend, AutoFallsToTheCpuAndSaysWhyInOneLine) {
+  if (gpu_missing().empty()) GTEST_SKIP() << "there is a GPU that can be used";
   std::string notice;
   const auto backend = make_backend({DeviceRequest::Kind::Auto, 0, 1}, notice);
   EXPECT_EQ(backend->description().find("CPU"), 0U);
@@ -121,6 +122,7 @@ TEST(MakeBackend, AutoFallsToTheCpuAndSaysWhyInOneLine) {
 TEST(MakeBackend, RefusesCudaWithTheReasonAndTheWayOut) {
   std::string notice;
   for (const int index : {0, 9}) {
+    if (index == 0 && gpu_missing().empty()) continue;
     const Error error = error_of([&] {
       (void)make_backend({DeviceRequest::Kind::Cuda, index, 1}, notice);
     });
@@ -129,6 +131,20 @@ TEST(MakeBackend, RefusesCudaWithTheReasonAndTheWayOut) {
     EXPECT_TRUE(contains(error, "--device")) << error.what();
     EXPECT_FALSE(contains(error, "\n"));
   }
+}
+
+TEST(MakeBackend, AutoTakesTheGpuThatCanBeUsed) {
+  FUT_REQUIRE_GPU_DEVICE();
+  std::string notice;
+  const auto backend = make_backend({DeviceRequest::Kind::Auto, 0, 1}, notice);
+  EXPECT_EQ(backend->description().find("cuda:0"), 0U);
+  EXPECT_EQ(notice, "");
+  // What its kernels are not made for is said with the numbers.
+  EXPECT_EQ(backend->fault({4096, 14336, 32, 8, 128, false}), "");
+  EXPECT_NE(backend->fault({4096, 14336, 32, 8, 128, true}), "");
+  EXPECT_NE(backend->fault({64, 128, 4, 2, 16, false}).find("16"), std::string::npos);
+  EXPECT_NE(backend->fault({2048, 4096, 32, 2, 64, false}).find("16"), std::string::npos);
+  EXPECT_NE(backend->fault({100, 256, 2, 1, 64, false}).find("100"), std::string::npos);
 }
 
 TEST(ListDevices, NamesTheCpuFirstAndAReasonForEachThatCannotBeUsed) {

@@ -16,7 +16,10 @@
 #include "kernels/cuda/attention_ring.cuh"
 #include "kernels/cuda/attention_state.cuh"
 #include "kernels/cuda/ptx/async_copy.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/int4_mma.cuh"
+#include "kernels/cuda/ptx/matrix_fragments.cuh"
+#include "kernels/cuda/ptx/warp.cuh"
 
 namespace fut::cuda {
 
@@ -71,9 +74,9 @@ __device__ __forceinline__ void attend_to_rows(AttentionState<D, kGroups>& state
     std::uint32_t q[4], a[4];
     load_query_tiles<D>(q, queries.bf16, j);
     ptx::load_matrices(a, keys + 32 * j);
-    ptx::mma_bf16(chains[0], a, q[0], q[1]);
+    ptx::mma_bf16_m16n8k16(chains[0], a, q[0], q[1]);
     ptx::load_matrices(a, keys + 32 * j + 32);
-    ptx::mma_bf16(chains[1], a, q[2], q[3]);
+    ptx::mma_bf16_m16n8k16(chains[1], a, q[2], q[3]);
   }
   float scores[4];
 #pragma unroll
@@ -83,8 +86,8 @@ __device__ __forceinline__ void attend_to_rows(AttentionState<D, kGroups>& state
   }
   state.raise_maxima(fmaxf(scores[0], scores[2]), fmaxf(scores[1], scores[3]));
   take_probabilities(state, scores);
-  const std::uint32_t b0 = ptx::transposed(ptx::pack_bf16(scores[0], scores[1]));
-  const std::uint32_t b1 = ptx::transposed(ptx::pack_bf16(scores[2], scores[3]));
+  const std::uint32_t b0 = ptx::transposed(ptx::bf16x2(scores[0], scores[1]));
+  const std::uint32_t b1 = ptx::transposed(ptx::bf16x2(scores[2], scores[3]));
   const std::uint32_t values = block + (16 + lane % 8 + lane / 16 * 8) * kRow + lane / 8 % 2 * 16;
 #pragma unroll
   for (int j = 0; j < D / 16; ++j) {
@@ -92,11 +95,11 @@ __device__ __forceinline__ void attend_to_rows(AttentionState<D, kGroups>& state
     ptx::load_matrices_transposed(a, values + 32 * j);
     if constexpr (kGroups > 0) {
       float sums[4] = {};
-      ptx::mma_bf16(sums, a, b0, b1);
+      ptx::mma_bf16_m16n8k16(sums, a, b0, b1);
 #pragma unroll
       for (int i = 0; i < 4; ++i) state.values[j][i] += sums[i] * (i < 2 ? kLowRows : kHighRows);
     } else {
-      ptx::mma_bf16(state.values[j], a, b0, b1);
+      ptx::mma_bf16_m16n8k16(state.values[j], a, b0, b1);
     }
   }
 }
@@ -200,7 +203,7 @@ __device__ __forceinline__ void add_coded_values(AttentionState<D, kGroups>& sta
       const float minimum = ptx::high_f16(params);
       state.minima[group][0] += p[2 * row] * minimum;
       state.minima[group][1] += p[2 * row + 1] * minimum;
-      b[row] = ptx::transposed(ptx::pack_f16(p[2 * row] * scale, p[2 * row + 1] * scale));
+      b[row] = ptx::transposed(ptx::f16x2(p[2 * row] * scale, p[2 * row + 1] * scale));
     }
 #pragma unroll
     for (int i = 0; i < kGroupTiles; ++i) {

@@ -10,7 +10,9 @@
 
 #include "kernels/cuda/attention_queries.cuh"
 #include "kernels/cuda/attention_results.cuh"
+#include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
+#include "kernels/cuda/ptx/warp.cuh"
 
 namespace fut::cuda {
 
@@ -188,8 +190,8 @@ class AttentionDecode {
     if (!has_last_block()) return;
     std::uint8_t* rows = stage(kTail) + position_ % 16 * kRowBytes;
     key_.rotate(args_.rotation_block, args_.rotation_norm);
-    key_.store(rows, ptx::pack_bf16);
-    value_.store(rows + 16 * kRowBytes, ptx::pack_bf16);
+    key_.store(rows, ptx::bf16x2);
+    value_.store(rows + 16 * kRowBytes, ptx::bf16x2);
   }
 
   // ---- codes ------------------------------------------------------------------------------------

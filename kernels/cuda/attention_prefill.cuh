@@ -5,6 +5,8 @@
 
 #include "kernels/cuda/kv_rows.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/matrix_fragments.cuh"
 #include "kernels/numeric/e4m3.h"
 #include "kernels/numeric/formats.h"
 

@@ -32,7 +32,7 @@ class QueryMaker {
       row_.rotate(args_.rotation_block, args_.rotation_norm);
       row_.round_to_bf16();
     }
-    row_.store(shared_ + args_.layout.queries_bf16 + head_ * kRowBytes, ptx::pack_bf16);
+    row_.store(shared_ + args_.layout.queries_bf16 + head_ * kRowBytes, ptx::bf16x2);
     if constexpr (kGroups > 0) make_scaled();
   }
 
@@ -60,7 +60,7 @@ class QueryMaker {
     const float power = __uint_as_float((127 + shift) << 23);
 #pragma unroll
     for (int i = 0; i < WarpRow<D>::kOwn; ++i) row_.v[i] *= power;
-    row_.store(shared_ + args_.layout.queries_f16 + head_ * kRowBytes, ptx::pack_f16);
+    row_.store(shared_ + args_.layout.queries_f16 + head_ * kRowBytes, ptx::f16x2);
     auto* factors = reinterpret_cast<float*>(shared_ + args_.layout.factors) + head_;
     const int lane = threadIdx.x % 32;
     if (lane == 0) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_state.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/numeric/e4m3.h"
 #include "kernels/numeric/formats.h"
 
@@ -186,7 +187,7 @@ class AttentionResults {
       static_cast<std::uint16_t*>(args_.out)[place] = ptx::saturated_f16(value);
     } else if (args_.out_dtype == DType::BF16) {
       static_cast<std::uint16_t*>(args_.out)[place] =
-          static_cast<std::uint16_t>(ptx::pack_bf16(value, 0.0F));
+          static_cast<std::uint16_t>(ptx::bf16x2(value, 0.0F));
     } else {
       const float scaled = value * args_.out_scales[kv_head_];
       static_cast<std::uint8_t*>(args_.out)[place] = ptx::saturated_e4m3(scaled);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/matrix_fragments.cuh"
+#include "kernels/cuda/ptx/warp.cuh"
 
 namespace fut::cuda {
 

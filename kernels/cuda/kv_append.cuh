@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/matrix_fragments.cuh"
 #include "kernels/layout/kv_page_int4.h"
 #include "kernels/numeric/formats.h"
@@ -61,7 +62,7 @@ struct WarpRow {
   __device__ __forceinline__ void round_to_bf16() {
 #pragma unroll
     for (int i = 0; i < kOwn; i += 2) {
-      const std::uint32_t pair = ptx::pack_bf16(v[i], v[i + 1]);
+      const std::uint32_t pair = ptx::bf16x2(v[i], v[i + 1]);
       v[i] = __uint_as_float(pair << 16);
       v[i + 1] = __uint_as_float(pair & 0xFFFF0000U);
     }

@@ -4,7 +4,8 @@
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/ptx/bf16_mma.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/matrix_fragments.cuh"
 #include "kernels/tensor.h"
 
 namespace fut::cuda {

@@ -9,7 +9,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/bulk_copy.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/int4_mma.cuh"
+#include "kernels/cuda/ptx/matrix_fragments.cuh"
 #include "kernels/cuda/ptx/row_codes.cuh"
 #include "kernels/cuda/row_gemm_plan.h"
 #include "kernels/numeric/e4m3.h"
@@ -25,7 +27,7 @@ struct Bf16Rows {
   static constexpr int kCodeBytes = 2;
 
   __device__ static uint2 operand(const float4& v) {
-    return make_uint2(ptx::to_bf16_pair(v.x, v.y), ptx::to_bf16_pair(v.z, v.w));
+    return make_uint2(ptx::bf16x2(v.x, v.y), ptx::bf16x2(v.z, v.w));
   }
 
   template <int kTiles>
@@ -106,8 +108,8 @@ struct Int8Rows : ByteRows<WidenInt8> {
     return v > kF16Max ? kF16Max : v < -kF16Max ? -kF16Max : v;  // a NaN stays one
   }
   __device__ static uint2 operand(const float4& v) {
-    return make_uint2(ptx::to_f16_pair(saturated(v.x), saturated(v.y)),
-                      ptx::to_f16_pair(saturated(v.z), saturated(v.w)));
+    return make_uint2(ptx::f16x2(saturated(v.x), saturated(v.y)),
+                      ptx::f16x2(saturated(v.z), saturated(v.w)));
   }
   __device__ static float finish(float sum, const float* row_scales, int row, float, float r) {
     return __fmul_rn(__fmul_rn(sum, row_scales[row]), r);

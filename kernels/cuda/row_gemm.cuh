@@ -15,28 +15,15 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/int4_gemm.cuh"
+#include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/row_formats.cuh"
 #include "kernels/cuda/row_gemm_plan.h"
+#include "kernels/cuda/tree_sum.cuh"
 
 namespace fut::cuda {
-
-// values[0] + ... + values[count - 1] as a balanced binary tree, count a power of two up to 16.
-__device__ __forceinline__ float tree_sum_of(int count, const float* values, int stride) {
-  switch (count) {
-    case 2:
-      return tree_sum<2>(values, stride);
-    case 4:
-      return tree_sum<4>(values, stride);
-    case 8:
-      return tree_sum<8>(values, stride);
-    default:
-      return tree_sum<layout::kNumKSegments>(values, stride);
-  }
-}
 
 // One warp's pieces of the weights, 128 bytes of each of the 16 rows of a strip, in the order in which
 // they are used. Called by whole warps.
@@ -99,7 +86,8 @@ class RowRing {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         ptx::copy_16(place + place_of(lane / kUnits + 4 * i, lane % kUnits),
-                     rows_[i] + (is_there ? offset : 0), is_there ? 16 : 0, ptx::kEvictFirst);
+                     rows_[i] + (is_there ? offset : 0), is_there ? 16 : 0,
+                     ptx::evict_first_policy());
       }
       next_chunk_ += kRowPieceChunks;
       if (next_chunk_ >= end_chunk_) {
@@ -477,8 +465,8 @@ class RowGemm {
       const int strip = i / (8 * tokens);
       const float* rows = cluster > 1 ? incoming(buffer, strip, 0) : partial(strip, 0);
       const int parts = cluster > 1 ? cluster : layout::kNumKSegments;
-      const float lower = tree_sum_of(parts, rows + g * tokens + token, 16 * tokens);
-      const float upper = tree_sum_of(parts, rows + (g + 8) * tokens + token, 16 * tokens);
+      const float lower = tree_sum(rows + g * tokens + token, parts, 16 * tokens);
+      const float upper = tree_sum(rows + (g + 8) * tokens + token, parts, 16 * tokens);
       finish_pair(16 * (first + strip * cluster + rank_) + g, token, lower, upper);
     }
     // With a cluster the next round's sums stay away from `incoming`, which has two buffers, and from
@@ -506,7 +494,7 @@ class RowGemm {
     for (int i = threadIdx.x; i < strips * 16 * tokens; i += blockDim.x) {
       const int strip = i / (16 * tokens);
       const int element = i % (16 * tokens);
-      const float sum = tree_sum_of(args_.segments, partial(strip, 0) + element, 16 * tokens);
+      const float sum = tree_sum(partial(strip, 0) + element, args_.segments, 16 * tokens);
       float* place = incoming(buffer, strip / args_.cluster, rank_) + element;
       ptx::store_in_cluster(
           ptx::address_in_block(ptx::shared_address(place), strip % args_.cluster), sum);

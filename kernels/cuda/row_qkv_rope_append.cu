@@ -10,6 +10,7 @@
 #include "kernels/cuda/row_gemm_launch.cuh"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/row_project.h"
+#include "kernels/cuda/step_tokens.cuh"
 #include "kernels/numeric/hadamard.h"
 
 namespace fut::cuda {
@@ -49,22 +50,11 @@ struct QkvOutputs {
     }
   }
 
-  // The sequence of a token: the last one that begins at or before it.
-  [[nodiscard]] __device__ int sequence_of(std::int64_t token) const {
-    int low = 0;
-    int high = batch.num_sequences;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (batch.q_indptr[middle] <= token ? low : high) = middle;
-    }
-    return low;
-  }
-
   // The first element of the slot of a key or value head.
   [[nodiscard]] __device__ std::int64_t slot(std::int64_t token, int head, bool is_value) const {
     const int position = batch.positions[token];
-    const int page =
-        batch.page_table[batch.kv_indptr[sequence_of(token)] + position / layout::kPageTokens];
+    const int sequence = sequence_of_token(batch, static_cast<int>(token));
+    const std::int64_t page = page_of_position(batch, sequence, position);
     const int within = position % layout::kPageTokens;
     return page * kv.page.elements() +
            (is_value ? kv.page.v_offset(head, within) : kv.page.k_offset(head, within));

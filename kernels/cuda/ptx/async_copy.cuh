@@ -1,5 +1,4 @@
-// Copies of 16 bytes from global to shared memory that a thread does not wait for. PTX ISA, "cp.async",
-// "%laneid".
+// Copies of 16 bytes from global to shared memory that a thread does not wait for. PTX ISA, "cp.async".
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,15 @@ __device__ __forceinline__ void copy_16(std::uint32_t destination, const void* s
                "r"(bytes)
                : "memory");
 }
-// Ends a group of copies.
+// The same under a policy of the second-level cache (bulk_copy.cuh).
+__device__ __forceinline__ void copy_16(std::uint32_t destination, const void* source,
+                                        std::uint32_t bytes, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(destination),
+      "l"(source), "r"(bytes), "l"(policy)
+      : "memory");
+}
+// Ends a group of copies; an empty one counts as well.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -21,14 +28,6 @@ __device__ __forceinline__ void commit_copies() {
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// This thread's number in its warp. Read once and kept: the compiler would rather read threadIdx again
-// and again, a few dozen cycles each time.
-__device__ __forceinline__ int lane() {
-  int result;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(result));
-  return result;
 }
 
 }  // namespace fut::cuda::ptx

@@ -31,26 +31,17 @@ __device__ __forceinline__ std::uint32_t transposed(std::uint32_t fragment) {
   return result;
 }
 
-// c[16 x 8] += a[16 x 16] b[16 x 8], BF16 operands, float32 sums; fragments as those of FP16.
-__device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4],
-                                         std::uint32_t b0, std::uint32_t b1) {
+// c[16 x 8] += a[16 x 16] b[16 x 8], BF16 operands, float32 sums. Lane 4g + t holds c of rows g (0, 1)
+// and g + 8 (2, 3), columns 2t and 2t + 1; a of these rows in turns, columns 2t, 2t + 1 (0, 1) and
+// 8 more (2, 3); b of column g, rows 2t, 2t + 1 (b0) and 8 more (b1).
+__device__ __forceinline__ void mma_bf16_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two numbers rounded to 16 bits, ties to even, `low` in the lower half.
-__device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
-  std::uint32_t result;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
-__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
-  std::uint32_t result;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
 // Ties to even; beyond the type's range to its largest number.
 __device__ __forceinline__ std::uint16_t saturated_f16(float v) {
   std::uint16_t result;

@@ -1,13 +1,10 @@
 // The flags of fut bench.
-#include <limits>
-
 #include "apps/flag_groups.h"
 #include "apps/options.h"
 
 namespace fut::app {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
 constexpr const char* kBenchSection = "What is measured";
 
 constexpr const char* kBenchNotes =
@@ -17,7 +14,8 @@ constexpr const char* kBenchNotes =
     "the text is\n"
     "none, but a step reads and computes what a real one does. -v adds a line for each op, "
     "timed apart;\n"
-    "a step takes less than their sum, because the next kernel starts while the last one ends.\n\n";
+    "their sum is not a step's time, for on a GPU the next kernel starts while the last one "
+    "ends.\n\n";
 
 Flags measure_flags(BenchOptions& o) {
   return {{{"--dummy"},

@@ -35,9 +35,7 @@ Subject open_dummy(const BenchOptions& options) {
   if (!notice.empty()) log_warning("{}", notice);
   s.precision = options.model.arithmetic.precision;
   s.kv_cache = resolve_kv_cache(s.config, s.precision, options.model.arithmetic.kv_cache);
-  const std::string fault =
-      s.backend->fault({s.config.hidden_size, s.config.intermediate_size, s.config.num_q_heads,
-                        s.config.num_kv_heads, s.config.head_dim, s.precision == Precision::F32});
+  const std::string fault = s.backend->fault(sizes_of(s.config, s.precision));
   if (!fault.empty()) throw device_error("{}: {}", s.backend->description(), fault);
   s.model.emplace(Model::make_random(*s.backend, s.config, s.precision));
   return s;
@@ -75,14 +73,6 @@ Timing time_of(Backend& backend, const Backend::Procedure& body, int warm_up, in
   backend.synchronize();
   throw_if_interrupted();
   return summarise(backend.time_runs(body, repetitions));
-}
-
-// Larger than any cache, and little beside the memory of what is measured.
-double read_roof(Backend& backend) {
-  constexpr std::size_t kOnGpu = std::size_t{2} << 30;
-  constexpr std::size_t kOnCpu = std::size_t{256} << 20;
-  const bool cpu = backend.description().starts_with("CPU");
-  return backend.measure_read_roof(cpu ? kOnCpu : kOnGpu);
 }
 
 Json row_of(std::string_view name, int calls, std::int64_t bytes, const Timing& t, double roof) {
@@ -126,7 +116,7 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   wanted.depth_tokens = options.depth;
   wanted.kv_cache = s.kv_cache;
   wanted.sampling = resolve_sampling(options.sampling, {}).params;
-  const double roof = read_roof(backend);
+  const double roof = backend.measure_read_roof();
   DecodeBench decode(backend, *s.model, wanted);
   const Timing step = time_of(backend, decode.step(), options.warm_up, options.repetitions);
   document["read_roof_bytes_per_second"] = roof;

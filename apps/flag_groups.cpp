@@ -11,7 +11,6 @@
 namespace fut::app {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostReal = std::numeric_limits<float>::max();
 
 // "cuda" or "cuda:N"; nullopt for anything else.

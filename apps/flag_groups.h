@@ -2,7 +2,9 @@
 // must outlive the flags.
 #pragma once
 
+#include <cstdint>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +16,9 @@
 namespace fut::app {
 
 using Flags = std::vector<Flag>;
+
+// More than any model's context: what a flag that counts tokens takes at most.
+inline constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 
 // Headings in help.
 inline constexpr const char* kModelSection = "Model and device";

@@ -116,11 +116,6 @@ Model load_any(Backend& backend, OpenedModel& model, const ModelOptions& options
   return load_checkpoint(backend, model, options.check_tensors);
 }
 
-ModelSizes sizes_of(const ModelConfig& config, Precision precision) {
-  return {config.hidden_size,  config.intermediate_size, config.num_q_heads,
-          config.num_kv_heads, config.head_dim,          precision == Precision::F32};
-}
-
 // A device that nobody asked for gives way to the CPU where it cannot run the model.
 void check_device(OpenedModel& model, const ModelOptions& options) {
   const std::string fault = model.backend->fault(sizes_of(model.folder.config, model.precision));
@@ -139,8 +134,9 @@ void check_device(OpenedModel& model, const ModelOptions& options) {
 
 }  // namespace
 
-bool can_run(const Backend& backend, const OpenedModel& model) {
-  return backend.fault(sizes_of(model.folder.config, model.precision)).empty();
+ModelSizes sizes_of(const ModelConfig& config, Precision precision) {
+  return {config.hidden_size,  config.intermediate_size, config.num_q_heads,
+          config.num_kv_heads, config.head_dim,          precision == Precision::F32};
 }
 
 void require_packable(const ModelFolder& folder, int group_size) {

@@ -30,8 +30,8 @@ void require_packable(const ModelFolder& folder, int group_size);
 // go with the precision or typed flags that the precision has no use for.
 [[nodiscard]] OpenedModel open_model(const ModelOptions& options);
 
-// Whether `backend` can run what was opened.
-[[nodiscard]] bool can_run(const Backend& backend, const OpenedModel& model);
+// What Backend::fault() asks for.
+[[nodiscard]] ModelSizes sizes_of(const ModelConfig& config, Precision precision);
 
 // What to do where a checkpoint has to be quantised and there is no room for it on any disk.
 enum class NoRoom {

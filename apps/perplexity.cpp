@@ -171,7 +171,9 @@ int perplexity(const PerplexityOptions& options, Reporter& reporter) {
   Backend& backend = *opened.backend;
   const Model model = load_weights(backend, opened, options.model, NoRoom::Fail);
   // On one device where it can run both, so that memory is counted once.
-  Backend& other_backend = other && !can_run(backend, *other) ? *other->backend : backend;
+  const bool apart =
+      other && !backend.fault(sizes_of(other->folder.config, other->precision)).empty();
+  Backend& other_backend = apart ? *other->backend : backend;
   std::optional<Model> other_model;
   if (other) {
     other_model.emplace(

@@ -10,7 +10,6 @@ namespace {
 
 constexpr const char* kQuantizeSection = "Quantisation";
 constexpr const char* kScoreSection = "What is scored";
-constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 
 constexpr const char* kQuantizeNotes =
     "Writes a folder that -m accepts in the place of the checkpoint, with the FP8 and INT4 copies "

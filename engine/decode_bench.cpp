@@ -1,20 +1,10 @@
 // See the header.
 #include "engine/decode_bench.h"
 
-#include <array>
-#include <utility>
-
 #include "kernels/op_cost.h"
 
 namespace fut {
 namespace {
-
-constexpr std::array<std::pair<LayerOp, std::string_view>, 5> kLayerOps = {
-    {{LayerOp::QkvRopeAppend, "qkv_rope_append"},
-     {LayerOp::Attention, "attention"},
-     {LayerOp::OProj, "o_proj"},
-     {LayerOp::GateUpSwiglu, "gate_up_swiglu"},
-     {LayerOp::DownProj, "down_proj"}}};
 
 int pages_each(const DecodeBenchOptions& o) {
   return static_cast<int>(layout::pages_for_tokens(o.depth_tokens + 1));
@@ -66,8 +56,7 @@ DecodeBench::DecodeBench(Backend& backend, const Model& model, const DecodeBench
 }
 
 void DecodeBench::sample() {
-  const MatrixView<float> logits = workspace_.logits();
-  sample_buffers_.launch(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+  sample_buffers_.launch(backend_, workspace_.logits());
 }
 
 Backend::Procedure DecodeBench::step() {
@@ -106,13 +95,13 @@ std::int64_t DecodeBench::layer_bytes(LayerOp op) const {
 std::vector<DecodePart> DecodeBench::parts() {
   const int layers = model_.config().num_layers;
   std::vector<DecodePart> parts;
-  for (const auto& [layer_op, name] : kLayerOps) {
-    const LayerOp op = layer_op;
-    parts.push_back({name, layers, layer_bytes(op), backend_.capture([this, op, layers] {
-                       for (int i = 0; i < layers; ++i) {
-                         run_layer_op(backend_, model_, cache_, workspace_, i, op);
-                       }
-                     })});
+  for (const LayerOp op : kLayerOps) {
+    parts.push_back(
+        {layer_op_name(op), layers, layer_bytes(op), backend_.capture([this, op, layers] {
+           for (int i = 0; i < layers; ++i) {
+             run_layer_op(backend_, model_, cache_, workspace_, i, op);
+           }
+         })});
   }
   parts.push_back({"lm_head", 1, weight_bytes(model_.lm_head()),
                    backend_.capture([this] { forward_head(backend_, model_, workspace_); })});
@@ -122,7 +111,7 @@ std::vector<DecodePart> DecodeBench::parts() {
 
 std::int64_t DecodeBench::bytes_per_step() {
   std::int64_t bytes = weight_bytes(model_.lm_head());
-  for (const auto& [op, name] : kLayerOps) bytes += layer_bytes(op);
+  for (const LayerOp op : kLayerOps) bytes += layer_bytes(op);
   return bytes;
 }
 

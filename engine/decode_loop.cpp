@@ -4,19 +4,11 @@
 #include <algorithm>
 #include <thread>
 
+#include "engine/upload.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
 
 namespace fut {
-namespace {
-
-template <class T>
-void put(Backend& backend, const DeviceBuffer& destination, const std::vector<T>& values) {
-  backend.upload(destination.as<std::byte>(), std::as_bytes(std::span(values)));
-}
-
-}  // namespace
-
 DecodeLoop::DecodeLoop(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
                        SampleBuffers& sampling, int max_rows)
     : backend_(backend),
@@ -33,7 +25,7 @@ DecodeLoop::DecodeLoop(Backend& backend, const Model& model, KvCache& cache, Wor
   remaining_ = backend.allocate(ints);
   finished_ = backend.allocate(ints);
   step_ = backend.allocate(sizeof(std::uint64_t));
-  put(backend, step_, std::vector<std::uint64_t>{0});
+  upload_values(backend, step_, std::vector<std::uint64_t>{0});
 }
 
 DecodeLoop::~DecodeLoop() {
@@ -80,9 +72,9 @@ void DecodeLoop::start(const Batch& batch, std::span<const DecodeRow> rows) {
   }
   workspace_.upload(backend_, batch);
   sampling_.upload(backend_);
-  put(backend_, end_ids_, end_ids);
-  put(backend_, remaining_, remaining);
-  put(backend_, finished_, std::vector<std::int32_t>(rows.size(), 0));
+  upload_values(backend_, end_ids_, end_ids);
+  upload_values(backend_, remaining_, remaining);
+  upload_values(backend_, finished_, std::vector<std::int32_t>(rows.size(), 0));
   sequences_ = batch.sequences;
   running_ = true;
 }
@@ -93,8 +85,7 @@ bool DecodeLoop::runs(std::span<const SequenceId> sequences) const {
 
 void DecodeLoop::run_step() {
   forward(backend_, model_, cache_, workspace_);
-  const MatrixView<float> logits = workspace_.logits();
-  sampling_.launch(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+  sampling_.launch(backend_, workspace_.logits());
   backend_.advance(state());
 }
 

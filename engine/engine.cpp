@@ -112,9 +112,7 @@ void Engine::prefill(const Batch& batch) {
   std::vector<std::int32_t> tokens;
   if (!batch.logit_sequences.empty()) {
     add_rows(batch);
-    const MatrixView<float> logits = workspace_.logits();
-    tokens =
-        sample_buffers_.draw(backend_, {logits.data, logits.rows, logits.cols, logits.row_stride});
+    tokens = sample_buffers_.draw(backend_, workspace_.logits());
   }
   finish_step(batch, tokens);
 }

@@ -27,19 +27,19 @@ class ForwardPass {
     switch (op) {
       case LayerOp::QkvRopeAppend:
         project_qkv(i, w);
-        return observe("qkv_rope_append", i, ws_.query());
+        return observe(layer_op_name(op), i, ws_.query());
       case LayerOp::Attention:
         attend(i, w);
-        return observe("attention", i, ws_.attention());
+        return observe(layer_op_name(op), i, ws_.attention());
       case LayerOp::OProj:
         project_attention(w);
-        return observe("o_proj", i, ws_.residual());
+        return observe(layer_op_name(op), i, ws_.residual());
       case LayerOp::GateUpSwiglu:
         gate_up(w);
-        return observe("gate_up_swiglu", i, ws_.ffn());
+        return observe(layer_op_name(op), i, ws_.ffn());
       case LayerOp::DownProj:
         project_down(i, w);
-        return observe("down_proj", i, ws_.residual());
+        return observe(layer_op_name(op), i, ws_.residual());
     }
   }
 
@@ -148,12 +148,25 @@ void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& wo
   ForwardPass pass(backend, model, cache, workspace, tap);
   pass.embed();
   for (int i = 0; i < model.config().num_layers; ++i) {
-    for (const LayerOp op : {LayerOp::QkvRopeAppend, LayerOp::Attention, LayerOp::OProj,
-                             LayerOp::GateUpSwiglu, LayerOp::DownProj}) {
-      pass.run(i, op);
-    }
+    for (const LayerOp op : kLayerOps) pass.run(i, op);
   }
   forward_head(backend, model, workspace, tap);
+}
+
+std::string_view layer_op_name(LayerOp op) {
+  switch (op) {
+    case LayerOp::QkvRopeAppend:
+      return "qkv_rope_append";
+    case LayerOp::Attention:
+      return "attention";
+    case LayerOp::OProj:
+      return "o_proj";
+    case LayerOp::GateUpSwiglu:
+      return "gate_up_swiglu";
+    case LayerOp::DownProj:
+      break;
+  }
+  return "down_proj";
 }
 
 void run_layer_op(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,

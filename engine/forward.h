@@ -21,6 +21,9 @@ void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& wo
 
 // One op of one layer on whatever the workspace holds: for timing.
 enum class LayerOp { QkvRopeAppend, Attention, OProj, GateUpSwiglu, DownProj };
+inline constexpr LayerOp kLayerOps[] = {LayerOp::QkvRopeAppend, LayerOp::Attention, LayerOp::OProj,
+                                        LayerOp::GateUpSwiglu, LayerOp::DownProj};
+[[nodiscard]] std::string_view layer_op_name(LayerOp op);  // "o_proj"; what a Tap is given
 void run_layer_op(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
                   int layer, LayerOp op);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/upload.h"
 #include "kernels/numeric/formats.h"
 #include "kernels/numeric/rope_table.h"
 
@@ -17,14 +18,9 @@ std::size_t bytes_of(std::int64_t count) {
 }
 
 template <class T>
-void put(Backend& backend, const DeviceBuffer& destination, const std::vector<T>& values) {
-  backend.upload(destination.as<std::byte>(), std::as_bytes(std::span(values)));
-}
-
-template <class T>
 DeviceBuffer buffer_with(Backend& backend, const std::vector<T>& values) {
   DeviceBuffer buffer = backend.allocate(values.size() * sizeof(T));
-  put(backend, buffer, values);
+  upload_values(backend, buffer, values);
   return buffer;
 }
 
@@ -115,9 +111,9 @@ void LayerRunner::start_window(std::int64_t tokens) {
   tokens_ = tokens;
   const auto length = static_cast<std::int32_t>(tokens);
   const auto num_pages = static_cast<std::int32_t>(layout::pages_for_tokens(tokens));
-  put(backend_, q_indptr_, std::vector<std::int32_t>{0, length});
-  put(backend_, kv_indptr_, std::vector<std::int32_t>{0, num_pages});
-  put(backend_, kv_lengths_, std::vector<std::int32_t>{length});
+  upload_values(backend_, q_indptr_, std::vector<std::int32_t>{0, length});
+  upload_values(backend_, kv_indptr_, std::vector<std::int32_t>{0, num_pages});
+  upload_values(backend_, kv_lengths_, std::vector<std::int32_t>{length});
 }
 
 MatrixView<float> LayerRunner::view(const DeviceBuffer& buffer, std::int64_t cols) const {

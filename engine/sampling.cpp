@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/upload.h"
 #include "kernels/check.h"
 
 namespace fut {
@@ -11,16 +12,6 @@ namespace {
 
 bool has_penalty(const SampleParams& p) {
   return p.repetition_penalty != 1.0F || p.presence_penalty != 0.0F || p.frequency_penalty != 0.0F;
-}
-
-template <class T>
-void put(Backend& backend, const DeviceBuffer& destination, const std::vector<T>& values,
-         std::size_t first = 0) {
-  const auto bytes = std::as_bytes(std::span(values));
-  const std::size_t offset = first * sizeof(T);
-  FUT_CHECK(offset + bytes.size() <= destination.bytes(), "{} bytes of sampling state, room for {}",
-            offset + bytes.size(), destination.bytes());
-  backend.upload(destination.as<std::byte>() + offset, bytes);
 }
 
 }  // namespace
@@ -64,21 +55,22 @@ void SampleBuffers::add(const SamplingParams& params, std::span<const std::int32
 }
 
 void SampleBuffers::upload(Backend& backend) {
-  put(backend, device_params_, params_);
-  put(backend, device_draw_index_, draw_index_);
+  upload_values(backend, device_params_, params_);
+  upload_values(backend, device_draw_index_, draw_index_);
   for (std::size_t row = 0; row < histories_.size(); ++row) {
     if (histories_[row].empty()) continue;
-    put(backend, device_history_, histories_[row], static_cast<std::size_t>(begins_[row]));
+    upload_values(backend, device_history_, histories_[row],
+                  static_cast<std::size_t>(begins_[row]));
   }
-  put(backend, device_begins_, begins_);
-  put(backend, device_ends_, ends_);
-  put(backend, device_limits_, limits_);
-  put(backend, device_windows_, windows_);
+  upload_values(backend, device_begins_, begins_);
+  upload_values(backend, device_ends_, ends_);
+  upload_values(backend, device_limits_, limits_);
+  upload_values(backend, device_windows_, windows_);
 }
 
-void SampleBuffers::launch(Backend& backend, MatrixView<const float> logits) const {
+void SampleBuffers::launch(Backend& backend, const MatrixView<float>& logits) const {
   SampleArgs args;
-  args.logits = logits;
+  args.logits = {logits.data, logits.rows, logits.cols, logits.row_stride};
   args.params = device_params_.as<SampleParams>();
   args.draw_index = device_draw_index_.as<std::uint64_t>();
   args.history = device_history_.as<std::int32_t>();
@@ -88,7 +80,7 @@ void SampleBuffers::launch(Backend& backend, MatrixView<const float> logits) con
   backend.sample(args);
 }
 
-std::vector<std::int32_t> SampleBuffers::draw(Backend& backend, MatrixView<const float> logits) {
+std::vector<std::int32_t> SampleBuffers::draw(Backend& backend, const MatrixView<float>& logits) {
   upload(backend);
   launch(backend, logits);
   std::vector<std::int32_t> ids(params_.size());

@@ -28,10 +28,10 @@ class SampleBuffers {
   void upload(Backend& backend);
 
   // Launches the op on what was uploaded last.
-  void launch(Backend& backend, MatrixView<const float> logits) const;
+  void launch(Backend& backend, const MatrixView<float>& logits) const;
   // upload(), launch() and the tokens: one for each row added. kNoToken marks a row whose logits are
   // not finite.
-  [[nodiscard]] std::vector<std::int32_t> draw(Backend& backend, MatrixView<const float> logits);
+  [[nodiscard]] std::vector<std::int32_t> draw(Backend& backend, const MatrixView<float>& logits);
 
   // Names the arrays that a step on the device changes.
   void name_arrays(StepState& state) const;

@@ -1,6 +1,7 @@
 // Buffers of one step.
 #include "engine/workspace.h"
 
+#include "engine/upload.h"
 #include "kernels/check.h"
 
 namespace fut {
@@ -20,14 +21,6 @@ std::int64_t q_width(const ModelConfig& config) {
 
 std::int64_t kv_width(const ModelConfig& config) {
   return static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim;
-}
-
-void put(Backend& backend, const DeviceBuffer& destination,
-         const std::vector<std::int32_t>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  FUT_CHECK(bytes.size() <= destination.bytes(), "{} bytes of step state, room for {}",
-            bytes.size(), destination.bytes());
-  backend.upload(destination.as<std::byte>(), bytes);
 }
 
 }  // namespace
@@ -61,13 +54,13 @@ Workspace::Workspace(Backend& backend, const ModelConfig& config, Precision prec
 }
 
 void Workspace::upload(Backend& backend, const Batch& batch) {
-  put(backend, token_ids_, batch.token_ids);
-  put(backend, positions_, batch.positions);
-  put(backend, q_indptr_, batch.q_indptr);
-  put(backend, kv_indptr_, batch.kv_indptr);
-  put(backend, page_table_, batch.page_table);
-  put(backend, kv_lengths_, batch.kv_lengths);
-  put(backend, raw_slots_, batch.raw_slots);
+  upload_values(backend, token_ids_, batch.token_ids);
+  upload_values(backend, positions_, batch.positions);
+  upload_values(backend, q_indptr_, batch.q_indptr);
+  upload_values(backend, kv_indptr_, batch.kv_indptr);
+  upload_values(backend, page_table_, batch.page_table);
+  upload_values(backend, kv_lengths_, batch.kv_lengths);
+  upload_values(backend, raw_slots_, batch.raw_slots);
   upload_logit_rows(backend, batch.logit_rows);
   kind_ = batch.kind;
   types_ = step_types(precision_, kind_, kv_dtype_);
@@ -83,7 +76,7 @@ void Workspace::upload(Backend& backend, const Batch& batch) {
 }
 
 void Workspace::upload_logit_rows(Backend& backend, const std::vector<std::int32_t>& rows) {
-  put(backend, logit_rows_, rows);
+  upload_values(backend, logit_rows_, rows);
   num_logit_rows_ = static_cast<std::int64_t>(rows.size());
 }
 

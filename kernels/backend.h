@@ -88,8 +88,8 @@ class Backend {
   // Microseconds of each of `runs` runs of `body`, one after the other, by the device's own clock.
   [[nodiscard]] virtual std::vector<double> time_runs(const Procedure& body, int runs) = 0;
   // Bytes a second of nothing but reading memory that no cache holds: the roof of what is bound by it.
-  // Takes `bytes` of memory for the time being. Throws Capacity.
-  [[nodiscard]] virtual double measure_read_roof(std::size_t bytes) = 0;
+  // Takes memory for the time being, more than caches hold. Throws Capacity.
+  [[nodiscard]] virtual double measure_read_roof() = 0;
 
   virtual void embed(const EmbedArgs& a) = 0;
   virtual void qkv_rope_append(const QkvRopeAppendArgs& a) = 0;

@@ -133,8 +133,9 @@ std::vector<double> CpuBackend::time_runs(const Procedure& body, int runs) {
   return times;
 }
 
-double CpuBackend::measure_read_roof(std::size_t bytes) {
+double CpuBackend::measure_read_roof() {
   constexpr int kRuns = 5;
+  constexpr std::size_t bytes = std::size_t{256} << 20;
   const DeviceBuffer buffer = allocate(bytes);
   const auto words = static_cast<std::int64_t>(bytes / sizeof(std::uint64_t));
   std::fill_n(buffer.as<std::uint64_t>(), words, 1);

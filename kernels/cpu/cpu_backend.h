@@ -35,7 +35,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] Procedure capture(Procedure body) override { return body; }
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
-  [[nodiscard]] double measure_read_roof(std::size_t bytes) override;
+  [[nodiscard]] double measure_read_roof() override;
 
   void embed(const EmbedArgs& a) override { cpu::embed(workers_, a); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cpu::qkv_rope_append(workers_, a); }

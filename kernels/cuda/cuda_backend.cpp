@@ -102,8 +102,9 @@ std::vector<double> CudaBackend::time_runs(const Procedure& body, int runs) {
   return times;
 }
 
-double CudaBackend::measure_read_roof(std::size_t bytes) {
+double CudaBackend::measure_read_roof() {
   constexpr int kRuns = 20;
+  constexpr std::size_t bytes = std::size_t{2} << 30;
   const DeviceMemory memory(bytes);
   const DeviceMemory sink(sizeof(std::uint32_t));
   const std::vector<double> times = time_runs(

@@ -28,7 +28,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Procedure capture(Procedure body) override;
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
-  [[nodiscard]] double measure_read_roof(std::size_t bytes) override;
+  [[nodiscard]] double measure_read_roof() override;
 
   void embed(const EmbedArgs& a) override { cuda::embed(a, context_); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cuda::qkv_rope_append(a, context_); }

@@ -18,13 +18,6 @@ constexpr double kMostPerplexity = 0.001;
 // How far beyond the noise of summation order; as for the engine on the CPU.
 constexpr double kAccepted = 1.5;
 
-KvCacheChoice cache_of(KvCacheDtype dtype) {
-  KvCacheChoice choice;
-  choice.has_dtype = true;
-  choice.dtype = dtype;
-  return choice;
-}
-
 class GpuDecode : public testing::Test {
  protected:
   void SetUp() override {

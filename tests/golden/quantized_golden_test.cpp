@@ -22,13 +22,6 @@ namespace {
 constexpr double kAccepted = 1.5;
 constexpr double kClear = 10;
 
-KvCacheChoice cache_of(KvCacheDtype dtype) {
-  KvCacheChoice choice;
-  choice.has_dtype = true;
-  choice.dtype = dtype;
-  return choice;
-}
-
 class QuantizedDemo : public testing::Test {
  protected:
   static void SetUpTestSuite() {

@@ -30,6 +30,13 @@ Batch whole_prompt(const std::vector<std::int32_t>& prompt) {
 
 }  // namespace
 
+KvCacheChoice cache_of(KvCacheDtype dtype) {
+  KvCacheChoice choice;
+  choice.has_dtype = true;
+  choice.dtype = dtype;
+  return choice;
+}
+
 ModelRunner::ModelRunner(const std::filesystem::path& folder, const RunnerOptions& options)
     : options_(options), config_(load_model_config(folder)) {
   std::string notice;

@@ -12,6 +12,9 @@
 
 namespace fut::test {
 
+// A cache of this type, everything else as the precision has it.
+[[nodiscard]] KvCacheChoice cache_of(KvCacheDtype dtype);
+
 // What a model is run with.
 struct RunnerOptions {
   int threads = 0;  // 0: all cores

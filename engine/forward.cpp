@@ -38,7 +38,7 @@ class ForwardPass {
         gate_up(w);
         return observe(layer_op_name(op), i, ws_.ffn());
       case LayerOp::DownProj:
-        project_down(i, w);
+        project_down(w);
         return observe(layer_op_name(op), i, ws_.residual());
     }
   }
@@ -71,7 +71,6 @@ class ForwardPass {
       qkv.v_out = ws_.value();
     }
     qkv.q_out = ws_.query();
-    qkv.upcoming = std::get_if<Weights>(&w.gate_up_proj);
     backend_.qkv_rope_append(qkv);
   }
 
@@ -80,7 +79,6 @@ class ForwardPass {
     o_proj.x = ws_.attention();
     o_proj.weight = w.o_proj;
     o_proj.residual = ws_.residual();
-    o_proj.upcoming = std::get_if<Weights>(&w.gate_up_proj);
     backend_.linear_residual(o_proj);
   }
 
@@ -94,20 +92,16 @@ class ForwardPass {
     gate_up.out_scale = w.swiglu_output_scale;
     gate_up.out_exponents = ws_.ffn_exponents();
     gate_up.out = ws_.ffn();
-    gate_up.upcoming = &w.down_proj;
     backend_.gate_up_swiglu(gate_up);
   }
 
-  void project_down(int i, const LayerWeights& w) {
+  void project_down(const LayerWeights& w) {
     LinearResidualArgs down_proj;
     down_proj.x = ws_.ffn();
     down_proj.x_scale = w.swiglu_output_scale;
     down_proj.x_exponents = ws_.ffn_exponents();
     down_proj.weight = w.down_proj;
     down_proj.residual = ws_.residual();
-    if (i + 1 < config_.num_layers) {
-      down_proj.upcoming = std::get_if<Weights>(&model_.layer(i + 1, ws_.kind()).qkv_proj);
-    }
     backend_.linear_residual(down_proj);
   }
 

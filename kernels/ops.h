@@ -21,9 +21,6 @@
 // another backend may add in another order, and fuse a product with the addition that follows it,
 // where no line says otherwise.
 //
-// upcoming, in the ops that have it: a matrix that an op soon after this one reads. A hint for caches that
-// no result depends on; null: none.
-//
 // proj(x, W), the product with normalised or plain inputs, for one token, with
 // r = 1 / sqrt(dot(x, x) / K + eps):
 //   plain   dot((x * r) * gain, W[n])
@@ -31,7 +28,8 @@
 //   fp8     dot(E4M3((x * r) * operand_scale), codes[n]) * (row_scales[n] / operand_scale)
 //   int4    r * merge over the 16 segments of K (layout/k_segments.h) of
 //             the sum over the segment's groups, ascending, starting from +0, of
-//             scale[n, group] * dot over the group's columns of (F16(x), code[n])
+//             scale[n, group] * dot over the group's columns of (F16(x), code[n]), where a backend may
+//             take each product F16(x) * code apart into F16(x) * (code + 8) - F16(x) * 8
 #pragma once
 
 #include <cstdint>
@@ -92,7 +90,6 @@ struct QkvRopeAppendArgs {
   RaggedBatch batch;
   KvPages kv;  // data null: to k_out and v_out
   ActivationView q_out, k_out, v_out;
-  const Weights* upcoming = nullptr;
 };
 void check(const QkvRopeAppendArgs& a);
 
@@ -150,7 +147,6 @@ struct LinearResidualArgs {
   const std::int32_t* x_exponents = nullptr;  // int4: x holds the values times 2^-exponent
   Weights weight;
   ActivationView residual;
-  const Weights* upcoming = nullptr;
 };
 void check(const LinearResidualArgs& a);
 
@@ -169,7 +165,6 @@ struct GateUpSwigluArgs {
   float out_scale = 1;                    // fp8: a power of two
   std::int32_t* out_exponents = nullptr;  // int4
   ActivationView out;
-  const Weights* upcoming = nullptr;
 };
 void check(const GateUpSwigluArgs& a);
 

@@ -32,7 +32,6 @@ template <class T>
 using DeviceAtomic = ::cuda::atomic_ref<T, ::cuda::thread_scope_device>;
 
 struct SwigluEpilogue {
-  static constexpr int kLeastSharedBytes = 0;
   static constexpr bool kFetches = false;
   static constexpr bool kFinishes = true;
   std::uint16_t* out;
@@ -84,7 +83,7 @@ struct SwigluEpilogue {
   }
 
  private:
-  __device__ void round_again() const {
+  __device__ __noinline__ void round_again() const {
     for (int token = 0; token < num_tokens; ++token) {
       const float largest = __uint_as_float(progress->largest[token]);
       if (largest == 0.0F) continue;
@@ -111,10 +110,9 @@ void int4_gate_up_swiglu(const GateUpSwigluArgs& a, const Int4Matrix& w, LaunchC
       context.scratch(ScratchUse::SwigluProgress, sizeof(SwigluProgress)));
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
-    for_each_int4_plan(w.tile, first, count, sizeof(float), context.machine(),
+    for_each_int4_plan(w.tile, first, count, {sizeof(float), false}, context.machine(),
                        [&](Int4GemmPlan plan, std::int64_t begin) {
                          plan.args.packed = w.packed;
-                         plan.args.upcoming = int4_upcoming(a.upcoming, w.tile.group, plan);
                          const NormedOperand operand{a.x.row<float>(begin), a.x.row_stride, a.eps};
                          const SwigluEpilogue epilogue{a.out.row<std::uint16_t>(begin),
                                                        a.out.row_stride,

@@ -11,22 +11,17 @@
 
 namespace fut::cuda {
 
-template <class Config>
-[[nodiscard]] constexpr Int4GemmConfigValues values_of() {
-  return {Config::kTiles, Config::kSegments, Config::kPieceGroups, Config::kClusters};
-}
-
 // Calls fn(plan, first token) for parts of `count` tokens from `first` on that fit into a block.
 template <class Fn>
 void for_each_int4_plan(const layout::Int4Tile& tile, std::int64_t first, int count,
-                        int input_bytes, const Int4GemmMachine& machine, const Fn& fn) {
-  if (const auto plan = plan_int4_gemm(tile, count, input_bytes, machine)) {
+                        const Int4GemmUse& use, const Int4GemmMachine& machine, const Fn& fn) {
+  if (const auto plan = plan_int4_gemm(tile, count, use, machine)) {
     fn(*plan, first);
     return;
   }
   if (count == 1) no_such_instance({});
-  for_each_int4_plan(tile, first, count / 2, input_bytes, machine, fn);
-  for_each_int4_plan(tile, first + count / 2, count - count / 2, input_bytes, machine, fn);
+  for_each_int4_plan(tile, first, count / 2, use, machine, fn);
+  for_each_int4_plan(tile, first + count / 2, count - count / 2, use, machine, fn);
 }
 
 template <class Config, class Operand, class Epilogue>
@@ -36,7 +31,8 @@ void launch_instance(const char* op, const Int4GemmPlan& plan, const Operand& op
   // The same limit always: another thread's launch of this instance may be under way.
   FUT_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
-  const int bytes = std::max(plan.args.layout.bytes, Epilogue::kLeastSharedBytes);
+  const int bytes = Config::kClusters ? plan.args.layout.bytes
+                                      : std::max(plan.args.layout.bytes, kLeastInt4SharedBytes);
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.num_blocks)), dim3(kInt4GemmThreads),
                           static_cast<std::size_t>(bytes),
                           static_cast<unsigned>(plan.args.cluster)};
@@ -48,22 +44,24 @@ template <int kGroup, class Operand, class Epilogue>
 [[nodiscard]] bool launch_any(const char* op, const Int4GemmPlan& plan, const Operand& operand,
                               const Epilogue& epilogue, StreamHandle stream) {
   const auto try_one = [&]<class Config>(Config) {
-    if (values_of<Config>() != plan.config) return false;
+    if (Config::kValues != plan.config) return false;
     launch_instance<Config>(op, plan, operand, epilogue, stream);
     return true;
   };
-  const auto try_segments = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
-    return try_one(Int4GemmConfig<kTiles, 1, 1, true, kGroup>{}) ||
-           try_one(Int4GemmConfig<kTiles, 2, 1, true, kGroup>{}) ||
-           try_one(Int4GemmConfig < kTiles, kTiles == 4 ? 2 : 4, 1, true, kGroup > {});
+  const auto try_tiles = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
+    if (try_one(Int4GemmConfig<kTiles, 2, 1, true, kGroup>{})) return true;
+    if constexpr (int4_instance_exists(kTiles, 4)) {
+      if (try_one(Int4GemmConfig<kTiles, 4, 1, true, kGroup>{})) return true;
+    }
+    if constexpr (int4_instance_exists(kTiles, 8)) {
+      if (try_one(Int4GemmConfig<kTiles, 8, 1, true, kGroup>{})) return true;
+    }
+    return false;
   };
-  if constexpr (kGroup == 128) {
-    if (try_segments(std::integral_constant<int, 4>{})) return true;
-  }
   return try_one(Int4GemmConfig<1, 1, 2, false, kGroup>{}) ||
          try_one(Int4GemmConfig<1, 1, 4, false, kGroup>{}) ||
-         try_segments(std::integral_constant<int, 1>{}) ||
-         try_segments(std::integral_constant<int, 2>{});
+         try_tiles(std::integral_constant<int, 1>{}) ||
+         try_tiles(std::integral_constant<int, 2>{}) || try_tiles(std::integral_constant<int, 4>{});
 }
 
 template <class Operand, class Epilogue>

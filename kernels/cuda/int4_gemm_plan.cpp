@@ -14,6 +14,7 @@ namespace fut::cuda {
 namespace {
 
 constexpr int kWarps = kInt4GemmThreads / 32;
+constexpr int kSwizzleBytes = 1024;  // what wgmma wants tokens aligned to
 
 // From this size on a launch of few tokens wants larger pieces.
 constexpr std::int64_t kLargeMatrixBytes = 32LL << 20;
@@ -44,21 +45,29 @@ int block_groups(int num_groups, int cluster) {
 }
 
 Int4GemmLayout lay_out(const Int4GemmConfigValues& config, const layout::Int4Tile& tile,
-                       const Int4GemmArgs& args) {
-  const int strips = args.round_strips * args.lanes;
-  const int own_strips = divided_up(strips, args.cluster);
-  const int strip_bytes = 16 * args.num_tokens * 4;
-  const int parts = parts_of(config, args.cluster);
+                       const Int4GemmArgs& args, const Int4GemmUse& use) {
+  const int groups = block_groups(tile.num_groups(), args.cluster);
+  const int pairs = config.clusters ? 2 * kWarps * 32 * config.owned_pairs()
+                                    : 8 * args.num_tokens * args.round_strips;
   Int4GemmLayout l;
-  l.inputs = aligned(kWarps * kMaxInt4Stages * 8);
-  l.squares = l.inputs + aligned(8 * args.num_tokens * own_strips * 16);
-  l.ring = l.squares + aligned(layout::kNumKSegments * kMaxInt4Tokens * 4);
-  l.tokens = l.ring + aligned(kWarps * args.stages * config.piece_groups * tile.record_bytes());
-  l.token_stride = block_groups(tile.num_groups(), args.cluster) * tile.group * 2 + 16;
-  l.partial = l.tokens + aligned(args.num_tokens * l.token_stride);
-  const bool sent_at_once = config.clusters && parts == 1;
-  l.incoming = l.partial + (sent_at_once ? 0 : strips * parts * strip_bytes);
-  l.bytes = l.incoming + (config.clusters ? own_strips * args.cluster * strip_bytes : 0);
+  l.inputs = aligned(kWarps * kWarpBarriers * 8);
+  l.squares = l.inputs + (use.fetches ? aligned(pairs * 16) : 0);
+  l.biases = l.squares + aligned(layout::kNumKSegments * kMaxInt4Tokens * 4);
+  l.ring = l.biases + aligned(groups * 8 * config.tiles * 4);
+  const int ring_end =
+      l.ring + aligned(kWarps * args.stages * config.piece_groups * tile.record_bytes());
+  if (config.tiles > 1) {
+    l.tokens = (ring_end + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
+    l.partial = l.tokens + groups * tile.group * 2 * 8 * config.tiles;
+  } else {
+    l.tokens = ring_end;
+    l.token_stride = groups * tile.group * 2 + 16;
+    l.partial = l.tokens + aligned(args.num_tokens * l.token_stride);
+  }
+  const int strip_bytes = 16 * args.num_tokens * 4;
+  l.exchange =
+      l.partial + (config.clusters ? 0 : args.round_strips * layout::kNumKSegments * strip_bytes);
+  l.bytes = l.exchange + (config.clusters ? kWarps * config.exchange_bytes() : 0);
   return l;
 }
 
@@ -79,9 +88,12 @@ int max_clusters(int cluster, const Int4GemmMachine& machine) {
 
 std::optional<Int4GemmPlan> make_int4_plan(const Int4GemmConfigValues& config, int cluster,
                                            const layout::Int4Tile& tile, int num_tokens,
-                                           const Int4GemmMachine& machine) {
+                                           const Int4GemmUse& use, const Int4GemmMachine& machine) {
   const int clusters = std::min(max_clusters(cluster, machine), kMaxInt4Blocks / cluster);
-  if (clusters == 0) return std::nullopt;
+  const int parts = parts_of(config, cluster);
+  if (clusters == 0 || parts == 0) return std::nullopt;
+  // Strips of a warpgroup have their segments in common.
+  if (config.tiles > 1 && parts > kWarps / 4) return std::nullopt;
   Int4GemmPlan plan;
   plan.config = config;
   plan.num_blocks = clusters * cluster;
@@ -89,14 +101,20 @@ std::optional<Int4GemmPlan> make_int4_plan(const Int4GemmConfigValues& config, i
   plan.args.num_groups = tile.num_groups();
   plan.args.num_tokens = num_tokens;
   plan.args.cluster = cluster;
-  plan.args.lanes = kWarps / parts_of(config, cluster);
-  const int strips = divided_up(divided_up(tile.num_strips(), clusters), plan.args.lanes);
-  for (const int stages : {kMaxInt4Stages, kFewTokenStages}) {
-    plan.args.stages = config.clusters ? stages : kFewTokenStages;
-    for (plan.args.round_strips = strips; plan.args.round_strips >= 1; --plan.args.round_strips) {
-      plan.args.layout = lay_out(config, tile, plan.args);
+  plan.args.lanes = kWarps / parts;
+  if (config.clusters) {
+    for (plan.args.stages = kMaxInt4Stages; plan.args.stages >= kFewTokenStages;
+         --plan.args.stages) {
+      plan.args.layout = lay_out(config, tile, plan.args, use);
       if (plan.args.layout.bytes <= kMaxSharedBytes) return plan;
     }
+    return std::nullopt;
+  }
+  plan.args.stages = kFewTokenStages;
+  plan.args.round_strips = divided_up(tile.num_strips(), clusters);
+  for (; plan.args.round_strips >= 1; --plan.args.round_strips) {
+    plan.args.layout = lay_out(config, tile, plan.args, use);
+    if (plan.args.layout.bytes <= kMaxSharedBytes) return plan;
   }
   return std::nullopt;
 }
@@ -104,81 +122,57 @@ std::optional<Int4GemmPlan> make_int4_plan(const Int4GemmConfigValues& config, i
 namespace {
 
 // About how many cycles the plan takes.
-double cycles(const Int4GemmPlan& plan, const layout::Int4Tile& tile, int input_bytes) {
-  // Of a multiprocessor: a strip and group by tiles of tokens; bytes from memory and from the
-  // second-level cache; between two additions of segments; until the first token is there.
-  constexpr std::array<double, 5> kGroupCycles = {0, 32, 42, 0, 80};
+double cycles(const Int4GemmPlan& plan, const layout::Int4Tile& tile, const Int4GemmUse& use) {
+  // Of a multiprocessor: a strip and group by tiles of tokens; of a message of an exchange; bytes from memory
+  // and from the second-level cache.
+  constexpr std::array<double, 5> kGroupCycles = {0, 45, 50, 0, 55};
+  constexpr double kMessageCycles = 16;
   constexpr double kMemoryBytes = 17;
   constexpr double kCacheBytes = 24;
-  constexpr double kRoundCycles = 900;
   const Int4GemmArgs& a = plan.args;
   const int clusters = plan.num_blocks / a.cluster;
-  const int strips = divided_up(divided_up(a.num_strips, clusters), a.lanes);  // of a warp
-  const double groups = static_cast<double>(a.num_groups) / layout::kNumKSegments *
-                        plan.config.segments * kWarps * strips;  // of a block
-  const double products = groups * kGroupCycles[static_cast<std::size_t>(plan.config.tiles)];
+  const int rounds = divided_up(divided_up(a.num_strips, clusters), a.lanes);
+  const double groups = static_cast<double>(a.num_groups) / plan.config.shares();  // of a warp
+  const double strip = groups * kGroupCycles[static_cast<std::size_t>(plan.config.tiles)] +
+                       kMessageCycles * (plan.config.shares() - 1);
   const double memory = static_cast<double>(tile.bytes()) / plan.num_blocks / kMemoryBytes;
-  const double tokens = static_cast<double>(a.num_tokens) * tile.cols / a.cluster * input_bytes;
-  return std::max(products, memory) + tokens / kCacheBytes +
-         kRoundCycles * divided_up(strips, a.round_strips);
+  const double tokens = static_cast<double>(a.num_tokens) * tile.cols / a.cluster * use.input_bytes;
+  return std::max(kWarps * rounds * strip, memory) + tokens / kCacheBytes;
 }
 
 std::optional<Int4GemmPlan> plan_few_tokens(const layout::Int4Tile& tile, int num_tokens,
+                                            const Int4GemmUse& use,
                                             const Int4GemmMachine& machine) {
   const bool large = tile.bytes() >= kLargeMatrixBytes;
   const bool wide = tile.num_groups() * tile.group > 4096;
   if (large && wide) {
-    if (const auto plan = make_int4_plan({1, 1, 4, false}, 1, tile, num_tokens, machine))
+    if (const auto plan = make_int4_plan({1, 1, 4, false}, 1, tile, num_tokens, use, machine))
       return plan;
   }
-  return make_int4_plan({1, 1, 2, false}, 1, tile, num_tokens, machine);
+  return make_int4_plan({1, 1, 2, false}, 1, tile, num_tokens, use, machine);
 }
 
 }  // namespace
 
 std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile, int num_tokens,
-                                           int input_bytes, const Int4GemmMachine& machine) {
+                                           const Int4GemmUse& use, const Int4GemmMachine& machine) {
   FUT_CHECK(num_tokens >= 1 && num_tokens <= kMaxInt4Tokens, "{} tokens in one launch, {} at most",
             num_tokens, kMaxInt4Tokens);
   if (num_tokens <= kFewTokens) {
-    if (const auto plan = plan_few_tokens(tile, num_tokens, machine)) return plan;
+    if (const auto plan = plan_few_tokens(tile, num_tokens, use, machine)) return plan;
   }
   const int tiles = num_tokens <= 8 ? 1 : num_tokens <= 16 ? 2 : 4;
-  // Four tiles and groups of 64: more registers than there are.
-  if (tiles == 4 && tile.group == 64) return std::nullopt;
   std::optional<Int4GemmPlan> best;
-  if (tiles == 1) best = make_int4_plan({1, 1, 2, false}, 1, tile, num_tokens, machine);
   for (const int cluster : {2, 4, 8}) {
-    for (const int segments : {1, 2, 4}) {
-      // Four tiles of tokens leave no registers for the sums of four segments.
-      if (cluster * segments > layout::kNumKSegments || tiles * segments > 8) continue;
+    for (const int segments : {2, 4, 8}) {
+      if (!int4_instance_exists(tiles, segments)) continue;
       const auto plan =
-          make_int4_plan({tiles, segments, 1, true}, cluster, tile, num_tokens, machine);
+          make_int4_plan({tiles, segments, 1, true}, cluster, tile, num_tokens, use, machine);
       if (!plan) continue;
-      if (!best || cycles(*plan, tile, input_bytes) < cycles(*best, tile, input_bytes)) {
-        best = plan;
-      }
+      if (!best || cycles(*plan, tile, use) < cycles(*best, tile, use)) best = plan;
     }
   }
   return best;
-}
-
-Int4Upcoming int4_upcoming(const Weights* weights, int group, const Int4GemmPlan& plan) {
-  // Of gate and up, what fits into half of the second-level cache, in strips of each block, behind those
-  // that their kernel's own ring asks for before its turn; the two kernels that name it call the same
-  // strips, the second what the first had no time for.
-  constexpr int kRingStrips = 2;
-  constexpr int kCalledStrips = 7;
-  const auto* matrix = weights == nullptr ? nullptr : std::get_if<Int4Matrix>(weights);
-  if (matrix == nullptr || plan.config.clusters || matrix->tile.group != group) return {};
-  Int4Upcoming u{matrix->packed, matrix->tile.num_strips(), matrix->tile.num_groups(), 0, 0};
-  if (matrix->order.kind != layout::RowOrder::Kind::GateUp) {
-    u.count = divided_up(u.num_strips, plan.num_blocks);
-    return u;
-  }
-  u.first = kRingStrips;
-  u.count = kCalledStrips;
-  return u;
 }
 
 void no_such_instance(const Int4GemmConfigValues& config) {

@@ -23,10 +23,6 @@ struct F16Operand {
 
 // Adds to a float32 residual.
 struct ResidualEpilogue {
-  // More than half of a multiprocessor's: two blocks of this kernel never share one, though the kernels
-  // before and after may. Where a kernel ends unevenly (attention does, and the many strips of gate and
-  // up), its successor's blocks would else pair up on what is free first and leave the rest idle.
-  static constexpr int kLeastSharedBytes = 115 * 1024;
   static constexpr bool kFetches = true;
   static constexpr bool kFinishes = false;
   float* residual;
@@ -66,10 +62,9 @@ void int4_linear_residual(const LinearResidualArgs& a, const Int4Matrix& w,
   check_int4_operand(a.x.data, a.x.row_stride, 8);
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
-    for_each_int4_plan(w.tile, first, count, sizeof(std::uint16_t), context.machine(),
+    for_each_int4_plan(w.tile, first, count, {sizeof(std::uint16_t), true}, context.machine(),
                        [&](Int4GemmPlan plan, std::int64_t begin) {
                          plan.args.packed = w.packed;
-                         plan.args.upcoming = int4_upcoming(a.upcoming, w.tile.group, plan);
                          const F16Operand operand{a.x.row<std::uint16_t>(begin), a.x.row_stride};
                          const ResidualEpilogue epilogue{
                              a.residual.row<float>(begin), a.residual.row_stride,

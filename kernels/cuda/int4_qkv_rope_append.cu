@@ -25,7 +25,6 @@ __device__ __forceinline__ void put(Out* place, float value) {
 // Out is float, or std::uint16_t for BF16.
 template <class Out>
 struct RopeEpilogue {
-  static constexpr int kLeastSharedBytes = 0;
   static constexpr bool kFetches = true;
   static constexpr bool kFinishes = false;
   QkvRopeAppendArgs a;
@@ -100,10 +99,9 @@ struct RopeEpilogue {
 template <class Out>
 void launch_tokens(const QkvRopeAppendArgs& a, const Int4Matrix& w, std::int64_t first, int count,
                    const LaunchContext& context) {
-  for_each_int4_plan(w.tile, first, count, sizeof(float), context.machine(),
+  for_each_int4_plan(w.tile, first, count, {sizeof(float), true}, context.machine(),
                      [&](Int4GemmPlan plan, std::int64_t begin) {
                        plan.args.packed = w.packed;
-                       plan.args.upcoming = int4_upcoming(a.upcoming, w.tile.group, plan);
                        const NormedOperand operand{a.x.row<float>(begin), a.x.row_stride, a.eps};
                        const RopeEpilogue<Out> epilogue{a, static_cast<int>(begin)};
                        launch_int4_gemm("qkv_rope_append", w.tile.group, plan, operand, epilogue,

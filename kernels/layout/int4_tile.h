@@ -13,14 +13,14 @@
 //
 //   | nibble | row | column | A register | half | unpacked as |
 //   |--------|-----|--------|------------|------|-------------|
-//   | 0      | g   | 2t     | 0          | low  | 1024 + u    |
-//   | 1      | g+8 | 2t     | 1          | low  | 64 + u      |
-//   | 2      | g   | 2t+8   | 2          | low  | 1024 + u    |
-//   | 3      | g+8 | 2t+8   | 3          | low  | 64 + u      |
-//   | 4      | g   | 2t+1   | 0          | high | 1024 + u    |
-//   | 5      | g+8 | 2t+1   | 1          | high | 64 + u      |
-//   | 6      | g   | 2t+9   | 2          | high | 1024 + u    |
-//   | 7      | g+8 | 2t+9   | 3          | high | 64 + u      |
+//   | 0      | g   | 2t     | 0          | low  | u * 2^-24   |
+//   | 1      | g+8 | 2t     | 1          | low  | u * 2^-20   |
+//   | 2      | g   | 2t+8   | 2          | low  | u * 2^-24   |
+//   | 3      | g+8 | 2t+8   | 3          | low  | u * 2^-20   |
+//   | 4      | g   | 2t+1   | 0          | high | u * 2^-24   |
+//   | 5      | g+8 | 2t+1   | 1          | high | u * 2^-20   |
+//   | 6      | g   | 2t+9   | 2          | high | u * 2^-24   |
+//   | 7      | g+8 | 2t+9   | 3          | high | u * 2^-20   |
 //
 // Four tiles side by side make a block of 16 rows x 64 columns, 512 bytes: a lane's four words are
 // neighbours, so that it fetches them by one 16-byte load. A group is 128 columns (64 as an
@@ -68,19 +68,18 @@ struct Int4Coord {
           .col = 2 * (slot.lane % 4) + 8 * (slot.nibble / 2 % 2) + slot.nibble / 4};
 }
 
-// How a kernel unpacks a word w to half2 registers without a shift for each nibble. FP16 has steps
-// of 1 from 1024 on and of 1/16 from 64 on, so a nibble put into bits 0..3 of the first number or
-// into bits 4..7 of the second adds its own value:
-//   register 0 = (w & kInt4LowMask) | kInt4LowMagic       register 2 = the same of w >> 8
-//   register 1 = (w & kInt4HighMask) | kInt4HighMagic     register 3 = the same of w >> 8
-// Even nibbles all belong to row g and odd ones to row g + 8, hence each row has one bias, and a
-// sum over a group needs one correction: sum(code * x) = sum(unpacked * x) - bias * sum(x).
+// How a kernel unpacks a word w to half2 registers without a shift for each nibble and without an
+// addition. A nibble in bits 0..3 of an FP16 is the subnormal number u * 2^-24, and in bits 4..7 it is
+// u * 2^-20; the tensor cores take both exactly.
+//   register 0 = w & kInt4LowMask       register 2 = the same of w >> 8
+//   register 1 = w & kInt4HighMask      register 3 = the same of w >> 8
+// Even nibbles all belong to row g and odd ones to row g + 8, hence each row has one power of two, and a
+// sum over a group needs one correction:
+//   sum(code * x) = (sum(unpacked * x) - kInt4CodeBias * unit * sum(x)) / unit
 inline constexpr std::uint32_t kInt4LowMask = 0x000F000FU;
-inline constexpr std::uint32_t kInt4LowMagic = 0x64006400U;
 inline constexpr std::uint32_t kInt4HighMask = 0x00F000F0U;
-inline constexpr std::uint32_t kInt4HighMagic = 0x54005400U;
-inline constexpr int kInt4LowOffset = 1024;  // what the magic number itself is, rows g
-inline constexpr int kInt4HighOffset = 64;   // rows g + 8
+inline constexpr float kInt4LowUnit = 0x1p-24F;   // what code 1 is unpacked as, rows g
+inline constexpr float kInt4HighUnit = 0x1p-20F;  // rows g + 8
 
 // What is added to a weight's code to store it: -8 .. 7 becomes 0 .. 15.
 inline constexpr int kInt4CodeBias = 8;
@@ -215,13 +214,6 @@ constexpr bool nibbles_are_apart() {
   return buffer[3] == 0 && buffer[4] == 0x65 && buffer[7] == 0xCB;
 }
 
-// The FP16 power of two in both halves of `magic`, as an integer; 0 if it is none.
-constexpr int power_of_two(std::uint32_t magic) {
-  const std::uint32_t half = magic & 0xFFFFU;
-  if (magic >> 16 != half || half % 1024 != 0) return 0;
-  return 1 << (half / 1024 - 15);
-}
-
 inline constexpr Int4Tile kWide{40, 384, 128};
 inline constexpr Int4Tile kFine{40, 384, 64};
 
@@ -249,9 +241,7 @@ static_assert(nibbles_are_apart(), "a nibble written is not the one read, or tak
 static_assert(kInt4LowMask == (0xFU << 4 * 0 | 0xFU << 4 * 4) &&
                   kInt4HighMask == (0xFU << 4 * 1 | 0xFU << 4 * 5),
               "a register takes nibbles n and n + 4: two columns side by side");
-static_assert(kInt4LowOffset == power_of_two(kInt4LowMagic) &&
-                  kInt4HighOffset == power_of_two(kInt4HighMagic),
-              "an offset is the FP16 number that its magic holds twice");
+static_assert(kInt4HighUnit == 16 * kInt4LowUnit, "four bits up");
 static_assert(2 * kInt4CodeBias == 16, "codes of both signs fill a nibble");
 
 }  // namespace proof

@@ -56,10 +56,9 @@ void enter_thread() {
 }  // namespace
 
 Cluster::Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel,
-                 const std::function<void(const Called&)>& called, int first_block, Stacks& stacks)
+                 int first_block, Stacks& stacks)
     : launch_(launch),
       kernel_(kernel),
-      called_(called),
       engine_(launch.seed * 0x9E3779B1U + static_cast<unsigned>(first_block) + 1),
       by_priority_(launch.seed % 4 == 1),
       early_copies_(launch.seed % 4 == 2),
@@ -70,7 +69,6 @@ Cluster::Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>&
   const auto warps = static_cast<std::size_t>(launch.cluster * launch.threads / kWarpLanes);
   ready_.reserve(warps);
   copies_.reserve(16 * warps);
-  calls_.reserve(1024 * warps);
   for (int rank = 0; rank < launch.cluster; ++rank) {
     set_up_block(rank, first_block, launch, stacks);
   }
@@ -125,9 +123,6 @@ std::string Cluster::run() {
   sanitizer_acquire(end_order_);
   current = nullptr;
   if (!error_.empty()) return error_;
-  for (const Call& call : calls_) {
-    if (called_) called_({call.begin, call.bytes});
-  }
   return check_at_end();
 }
 
@@ -164,13 +159,13 @@ Thread* Cluster::take_lane(Warp& warp) {
 
 Thread* Cluster::next() {
   for (;;) {
-    if (early_copies_ && !copies_.empty() && draw(64) == 0) deliver();
+    if (early_copies_ && !copies_.empty() && draw(64) == 0) deliver_any();
     if (Warp* warp = choose_warp()) {
       warp_ = warp;
       return take_lane(*warp);
     }
     if (copies_.empty()) return nullptr;
-    deliver();
+    deliver_any();
   }
 }
 
@@ -269,6 +264,11 @@ std::uint32_t Cluster::shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(offset);
 }
 
+Block& Cluster::block_at(std::uint32_t address) {
+  const auto rank = static_cast<int>(address >> kRankShift) - 1;
+  return rank < 0 ? *self().block : *blocks_[static_cast<std::size_t>(rank)];
+}
+
 std::uint8_t* Cluster::memory(std::uint32_t address, int bytes, int alignment, bool own) {
   const auto rank = static_cast<int>(address >> kRankShift) - 1;
   const auto offset = static_cast<int>(address & ((1U << kRankShift) - 1));
@@ -278,7 +278,7 @@ std::uint8_t* Cluster::memory(std::uint32_t address, int bytes, int alignment, b
          std::to_string(launch_.shared_bytes) + " bytes");
   }
   if (offset % alignment != 0) fail("offset " + std::to_string(offset) + " is not aligned");
-  Block& block = rank < 0 ? *self().block : *blocks_[static_cast<std::size_t>(rank)];
+  Block& block = block_at(address);
   if (!block.started || block.running == 0) {
     fail("block " + std::to_string(block.index) + " is written to but does not run");
   }
@@ -305,13 +305,14 @@ void Cluster::barrier_init(std::uint32_t address, std::uint32_t arrivals) {
   block.barriers.push_back(std::move(barrier));
 }
 
-Barrier& Cluster::barrier(std::uint32_t address) {
+Barrier& Cluster::barrier(std::uint32_t address, bool own) {
   std::array<std::uint32_t, 2> words{};
-  std::memcpy(words.data(), memory(address, 8, 8, true), 8);
-  if (words[0] != kBarrierMark || words[1] >= self().block->barriers.size()) {
+  std::memcpy(words.data(), memory(address, 8, 8, own), 8);
+  const Block& block = block_at(address);
+  if (words[0] != kBarrierMark || words[1] >= block.barriers.size()) {
     fail("no barrier at offset " + std::to_string(address));
   }
-  return *self().block->barriers[words[1]];
+  return *block.barriers[words[1]];
 }
 
 void Cluster::barrier_expect(std::uint32_t address, std::uint32_t bytes) {
@@ -355,11 +356,33 @@ void Cluster::bulk_copy(std::uint32_t destination, const void* source, std::uint
                         std::uint32_t address) {
   check_readable(source, bytes);
   const BulkCopy copy{&barrier(address), memory(destination, static_cast<int>(bytes), 16, true),
-                      static_cast<const std::uint8_t*>(source), bytes};
+                      static_cast<const std::uint8_t*>(source), bytes, nullptr};
   if (copy.barrier->bytes < bytes) fail("a bulk copy that its barrier does not expect");
+  ask_for(copy);
+}
+
+// Whoever still reads the place, or already, gets NaN. Nobody has to expect it yet.
+void Cluster::copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
+                            std::uint32_t address) {
+  if (bytes % 16 != 0 || bytes == 0) fail("a bulk copy that is not of multiples of 16");
+  if (&block_at(destination) != &block_at(address)) fail("sent to one block, told to another");
+  std::uint8_t* place = memory(destination, static_cast<int>(bytes), 16, false);
+  std::memset(place, kGuard, bytes);
+  ask_for({&barrier(address, false), place, memory(source, static_cast<int>(bytes), 16, true),
+           bytes, running_});
+}
+
+// The copies arrive here and now, which is one of the times when they may.
+void Cluster::wait_until_sent() {
+  for (std::size_t i = copies_.size(); i-- > 0;) {
+    if (copies_[i].sender == running_) deliver(i);
+  }
+}
+
+void Cluster::ask_for(const BulkCopy& copy) {
   for (const BulkCopy& other : copies_) {
     if (copy.destination < other.destination + other.bytes &&
-        other.destination < copy.destination + bytes) {
+        other.destination < copy.destination + copy.bytes) {
       fail("two copies to one place are under way");
     }
   }
@@ -368,8 +391,7 @@ void Cluster::bulk_copy(std::uint32_t destination, const void* source, std::uint
 }
 
 // One of the copies under way arrives.
-void Cluster::deliver() {
-  const std::size_t i = draw(static_cast<unsigned>(copies_.size()));
+void Cluster::deliver(std::size_t i) {
   const BulkCopy copy = copies_[i];
   copies_[i] = copies_.back();
   copies_.pop_back();
@@ -508,12 +530,11 @@ void Cluster::cluster_wait() {
 
 // ---- what kernels call -----------------------------------------------------------------------------
 
-std::string run(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel,
-                const std::function<void(const Called&)>& called) {
+std::string run(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel) {
   static Stacks stacks;
   stacks.reserve(static_cast<std::size_t>(launch.cluster * launch.threads));
   for (int first = 0; first < launch.num_blocks; first += launch.cluster) {
-    std::string error = Cluster(launch, kernel, called, first, stacks).run();
+    std::string error = Cluster(launch, kernel, first, stacks).run();
     if (!error.empty()) return error;
   }
   return {};
@@ -547,8 +568,12 @@ void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t byte
                std::uint32_t barrier) {
   current->bulk_copy(destination, source, bytes, barrier);
 }
-void call_into_second_level(const void* source, std::uint32_t bytes) {
-  current->call(static_cast<const std::uint8_t*>(source), bytes);
+void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
+                   std::uint32_t barrier) {
+  current->copy_to_block(destination, source, bytes, barrier);
+}
+void wait_until_sent() {
+  current->wait_until_sent();
 }
 void copy_4_bytes(std::uint32_t destination, const void* source) {
   current->self().copies.push_back({own_memory(destination, 4, 4), source});

@@ -30,17 +30,10 @@ struct Launch {
   std::uint32_t seed = 0;  // of all that is drawn; the last two bits choose how turns are taken
 };
 
-// What was called into the second-level cache.
-struct Called {
-  const std::uint8_t* begin = nullptr;
-  std::uint32_t bytes = 0;
-};
-
 // Runs `kernel`, given a block's shared memory, by every thread, cluster after cluster; what went wrong,
-// or nothing. `called` hears of each cluster's calls when it has ended. One launch at a time.
+// or nothing. One launch at a time.
 [[nodiscard]] std::string run(const Launch& launch,
-                              const std::function<void(std::uint8_t* shared)>& kernel,
-                              const std::function<void(const Called&)>& called = {});
+                              const std::function<void(std::uint8_t* shared)>& kernel);
 
 // ---- for the headers that stand in for instructions, called by emulated threads --------------------
 
@@ -61,7 +54,11 @@ void barrier_wait(std::uint32_t barrier, std::uint32_t parity);
 // The copy; its destination has been poisoned by the caller.
 void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
                std::uint32_t barrier);
-void call_into_second_level(const void* source, std::uint32_t bytes);
+// From the own block's memory to any block's; arrives on a barrier of that block. And until this thread's
+// copies of this kind have read their sources.
+void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
+                   std::uint32_t barrier);
+void wait_until_sent();
 void copy_4_bytes(std::uint32_t destination, const void* source);
 // Calls land(destination, source) for this thread's copies.
 void land_copies(void (*land)(std::uint8_t* destination, const void* source));

@@ -86,24 +86,20 @@ struct Block {
   std::array<SanitizerOrder, 2> orders;
 };
 
-struct Call {
-  const std::uint8_t* begin;
-  std::uint32_t bytes;
-};
-
 struct BulkCopy {
   Barrier* barrier;
   std::uint8_t* destination;
   const std::uint8_t* source;
   std::uint32_t bytes;
+  Thread* sender = nullptr;  // of a copy from a block to a block
 };
 
 class Stacks;
 
 class Cluster {
  public:
-  Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel,
-          const std::function<void(const Called&)>& called, int first_block, Stacks& stacks);
+  Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel, int first_block,
+          Stacks& stacks);
   ~Cluster();
   std::string run();
 
@@ -115,14 +111,17 @@ class Cluster {
   [[nodiscard]] std::uint32_t shared_address(const void* pointer);
   [[nodiscard]] std::uint8_t* memory(std::uint32_t address, int bytes, int alignment, bool own);
   [[nodiscard]] std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank);
-  [[nodiscard]] Barrier& barrier(std::uint32_t address);
+  [[nodiscard]] Barrier& barrier(std::uint32_t address, bool own = true);
+  [[nodiscard]] Block& block_at(std::uint32_t address);
+  void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
+                     std::uint32_t barrier);
+  void wait_until_sent();
   void barrier_init(std::uint32_t address, std::uint32_t arrivals);
   void barrier_expect(std::uint32_t address, std::uint32_t bytes);
   void barrier_wait(std::uint32_t address, std::uint32_t parity);
   void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
                  std::uint32_t barrier);
   void check_readable(const void* source, std::int64_t bytes);
-  void call(const std::uint8_t* begin, std::uint32_t bytes) { calls_.push_back({begin, bytes}); }
   void meet(Collective kind, const Operands& operands);
   int sync_block(int value, bool asks);
   void cluster_arrive();
@@ -137,7 +136,9 @@ class Cluster {
   [[nodiscard]] Thread* next();
   [[nodiscard]] Warp* choose_warp();
   [[nodiscard]] Thread* take_lane(Warp& warp);
-  void deliver();
+  void ask_for(const BulkCopy& copy);
+  void deliver(std::size_t i);
+  void deliver_any() { deliver(draw(static_cast<unsigned>(copies_.size()))); }
   void complete_if_done(Barrier& barrier);
   void combine(Warp& warp);
   [[nodiscard]] std::string deadlock() const;
@@ -146,7 +147,6 @@ class Cluster {
 
   const Launch& launch_;
   const std::function<void(std::uint8_t*)>& kernel_;
-  const std::function<void(const Called&)>& called_;
   std::minstd_rand engine_;
   bool by_priority_, early_copies_;
   unsigned changes_;  // of 256 choices, those that leave a warp that could go on
@@ -155,7 +155,6 @@ class Cluster {
   std::vector<std::unique_ptr<Warp>> warps_;
   std::vector<Warp*> ready_;  // warps with a lane that could run
   std::vector<BulkCopy> copies_;
-  std::vector<Call> calls_;
   Fiber main_;
   void* main_sanitizer_ = sanitizer_current_fiber();
   void* copy_engine_ = sanitizer_create_fiber();

@@ -29,9 +29,15 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   std::uint32_t x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
 inline uint2 make_uint2(std::uint32_t x, std::uint32_t y) {
   return {x, y};
 }

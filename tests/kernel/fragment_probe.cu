@@ -109,13 +109,6 @@ __device__ float cvt_f32(std::uint16_t f16) {
   return value;
 }
 
-// PTX ISA, "Half precision floating point instructions: sub".
-__device__ std::uint32_t sub_f16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t difference;
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
-  return difference;
-}
-
 // ---- operands ----------------------------------------------------------------------------------
 
 // The four words that a lane has of four tiles, by its one load.
@@ -128,10 +121,15 @@ __device__ LaneWords load_words(const std::uint8_t* block, int lane) {
 }
 
 __device__ void unpack(std::uint32_t word, std::uint32_t (&a)[4]) {
-  a[0] = (word & layout::kInt4LowMask) | layout::kInt4LowMagic;
-  a[1] = (word & layout::kInt4HighMask) | layout::kInt4HighMagic;
-  a[2] = (word >> 8 & layout::kInt4LowMask) | layout::kInt4LowMagic;
-  a[3] = (word >> 8 & layout::kInt4HighMask) | layout::kInt4HighMagic;
+  a[0] = word & layout::kInt4LowMask;
+  a[1] = word & layout::kInt4HighMask;
+  a[2] = word >> 8 & layout::kInt4LowMask;
+  a[3] = word >> 8 & layout::kInt4HighMask;
+}
+
+// What code 1 is unpacked as, in the rows of accumulator i.
+__device__ float unit_of(int i) {
+  return i < 2 ? layout::kInt4LowUnit : layout::kInt4HighUnit;
 }
 
 // Columns 2t and 2t+1 of B, which a lane's accumulators belong to: the sums of some of their rows.
@@ -164,9 +162,6 @@ __device__ float& result(float* rows, int lane, int i) {
 // ---- weights -----------------------------------------------------------------------------------
 
 // What an unpacked number of rows g and of rows g + 8 has beyond its code.
-constexpr float kLowOffset = layout::kInt4LowOffset + layout::kInt4CodeBias;
-constexpr float kHighOffset = layout::kInt4HighOffset + layout::kInt4CodeBias;
-
 // x as wgmma wants it: (n, k) in core matrix k / 8, row n.
 __device__ void stage_b(const std::uint16_t* x, int cols, std::uint16_t* staged) {
   for (int i = static_cast<int>(threadIdx.x); i < kProbeColumns * cols; i += kWarps * kLanes) {
@@ -178,15 +173,11 @@ __device__ void stage_b(const std::uint16_t* x, int cols, std::uint16_t* staged)
 }
 
 // sum += the product of one tile's word and rows k .. k+15 of x.
-template <Instruction kInstruction, Unpack kUnpack>
+template <Instruction kInstruction>
 __device__ void add_tile(float (&sum)[4], std::uint32_t word, const std::uint16_t* x, int cols,
                          int k, const std::uint16_t* staged) {
   std::uint32_t a[4];
   unpack(word, a);
-  if constexpr (kUnpack == Unpack::OffsetInHalf) {
-    for (int r = 0; r < 4; ++r)
-      a[r] = sub_f16x2(a[r], 0x10001U * f32_to_f16(r % 2 == 0 ? kLowOffset : kHighOffset));
-  }
   if constexpr (kInstruction == Instruction::Wgmma) {
     wgmma_fence(sum, a);
     wgmma_m64n8k16(sum, a, wgmma_descriptor(staged + k * kProbeColumns));
@@ -199,7 +190,7 @@ __device__ void add_tile(float (&sum)[4], std::uint32_t word, const std::uint16_
 }
 
 // One warp for each strip of 16 rows, four neighbouring strips to a block.
-template <Instruction kInstruction, Unpack kUnpack>
+template <Instruction kInstruction>
 __global__ void __launch_bounds__(kWarps* kLanes)
     multiply_weights_kernel(Int4Tile tile, const std::uint8_t* packed, const std::uint16_t* x,
                             float* y) {
@@ -221,19 +212,16 @@ __global__ void __launch_bounds__(kWarps* kLanes)
           load_words(record + col / Int4Tile::kBlockCols * Int4Tile::kBlockBytes, lane);
       for (int i = 0; i < 4; ++i) {
         const int k = group * tile.group + col + i * Int4Tile::kTileCols;
-        add_tile<kInstruction, kUnpack>(sum, words.of_tile[i], x, tile.cols, k, staged);
+        add_tile<kInstruction>(sum, words.of_tile[i], x, tile.cols, k, staged);
       }
     }
-    ColumnSums inputs;
-    if constexpr (kUnpack == Unpack::OffsetAfterwards) {
-      inputs = sum_columns(x, tile.cols, group * tile.group, tile.group, lane);
-    }
+    const ColumnSums inputs = sum_columns(x, tile.cols, group * tile.group, tile.group, lane);
     for (int i = 0; i < 4; ++i) {
       const int row = strip * Int4Tile::kStripRows + lane / 4 + 8 * (i / 2);
       const auto* scale =
           reinterpret_cast<const std::uint16_t*>(packed + tile.scale_offset(row, group));
-      const float offset = i < 2 ? kLowOffset : kHighOffset;
-      total[i] += bf16_to_f32(*scale) * (sum[i] - offset * inputs.of[i % 2]);
+      total[i] +=
+          bf16_to_f32(*scale) * (sum[i] / unit_of(i) - layout::kInt4CodeBias * inputs.of[i % 2]);
     }
   }
   if (own_strip != strip) return;
@@ -242,11 +230,6 @@ __global__ void __launch_bounds__(kWarps* kLanes)
 }
 
 // ---- keys and values ---------------------------------------------------------------------------
-
-// What an unpacked number has beyond its code u, in the rows of accumulator i.
-__device__ float offset_of(int i) {
-  return i < 2 ? layout::kInt4LowOffset : layout::kInt4HighOffset;
-}
 
 struct ScaleAndMinimum {
   float scale, minimum;
@@ -283,29 +266,22 @@ __global__ void multiply_keys_kernel(KvPageInt4 page, const std::uint8_t* packed
     for (int i = 0; i < 4; ++i) {
       const int token = block * KvPageInt4::kBlockTokens + lane / 4 + 8 * (i / 2);
       const ScaleAndMinimum of_token = load_params(packed, page, KvPart::Key, head, token, group);
-      total[i] += of_token.minimum * inputs.of[i % 2] +
-                  of_token.scale * (sum[i] - offset_of(i) * inputs.of[i % 2]);
+      total[i] += of_token.minimum * inputs.of[i % 2] + of_token.scale * (sum[i] / unit_of(i));
       sum[i] = 0;
     }
   }
   for (int i = 0; i < 4; ++i) result(rows, lane, i) = total[i];
 }
 
-// What a value's minimum and the offset of its unpacked code add up to, over all tokens, in one
-// column: the code's part is (offset + u) * (p * scale).
-struct ValueSums {
-  float scaled = 0, minimum = 0;
-};
-__device__ ValueSums sum_values(const std::uint8_t* packed, const KvPageInt4& page, int head,
-                                int group, const std::uint16_t* p) {
-  ValueSums sums;
+// What the minima of all tokens' values add up to, in one column.
+__device__ float sum_minima(const std::uint8_t* packed, const KvPageInt4& page, int head, int group,
+                            const std::uint16_t* p) {
+  float sum = 0;
   for (int token = 0; token < layout::kPageTokens; ++token) {
-    const ScaleAndMinimum of_token = load_params(packed, page, KvPart::Value, head, token, group);
-    const float weight = f16_to_f32(p[token]);
-    sums.scaled += weight * of_token.scale;
-    sums.minimum += weight * of_token.minimum;
+    const float minimum = load_params(packed, page, KvPart::Value, head, token, group).minimum;
+    sum += f16_to_f32(p[token]) * minimum;
   }
-  return sums;
+  return sum;
 }
 
 // One warp for each head and tile of 16 dims.
@@ -339,8 +315,9 @@ __global__ void multiply_values_kernel(KvPageInt4 page, const std::uint8_t* pack
   }
   for (int i = 0; i < 4; ++i) {
     const int column = 2 * (lane % 4) + i % 2;
-    const ValueSums sums = sum_values(packed, page, head, group, p + column * layout::kPageTokens);
-    result(rows, lane, i) = sums.minimum + (sum[i] - offset_of(i) * sums.scaled);
+    result(rows, lane, i) =
+        sum_minima(packed, page, head, group, p + column * layout::kPageTokens) +
+        sum[i] / unit_of(i);
   }
 }
 
@@ -443,15 +420,9 @@ class DeviceArray {
 
 template <Instruction kInstruction>
 void launch_weights(const Int4Tile& tile, const std::uint8_t* packed, const std::uint16_t* x,
-                    float* y, Unpack unpack) {
+                    float* y) {
   const int blocks = (tile.num_strips() + kWarps - 1) / kWarps;
-  if (unpack == Unpack::OffsetAfterwards) {
-    multiply_weights_kernel<kInstruction, Unpack::OffsetAfterwards>
-        <<<blocks, kWarps * kLanes>>>(tile, packed, x, y);
-  } else {
-    multiply_weights_kernel<kInstruction, Unpack::OffsetInHalf>
-        <<<blocks, kWarps * kLanes>>>(tile, packed, x, y);
-  }
+  multiply_weights_kernel<kInstruction><<<blocks, kWarps * kLanes>>>(tile, packed, x, y);
 }
 
 }  // namespace
@@ -470,17 +441,16 @@ std::string gpu_missing() {
 }
 
 std::vector<float> multiply_weights(const Int4Tile& tile, std::span<const std::uint8_t> packed,
-                                    std::span<const std::uint16_t> x, Instruction instruction,
-                                    Unpack unpack) {
+                                    std::span<const std::uint16_t> x, Instruction instruction) {
   if (tile.cols > kProbeMaxCols) throw std::runtime_error("multiply_weights: matrix too wide");
   const DeviceArray<std::uint8_t> packed_there(packed);
   const DeviceArray<std::uint16_t> x_there(x);
   const DeviceArray<float> y(static_cast<std::size_t>(tile.num_strips()) * Int4Tile::kStripRows *
                              kProbeColumns);
   if (instruction == Instruction::Mma) {
-    launch_weights<Instruction::Mma>(tile, packed_there.data(), x_there.data(), y.data(), unpack);
+    launch_weights<Instruction::Mma>(tile, packed_there.data(), x_there.data(), y.data());
   } else {
-    launch_weights<Instruction::Wgmma>(tile, packed_there.data(), x_there.data(), y.data(), unpack);
+    launch_weights<Instruction::Wgmma>(tile, packed_there.data(), x_there.data(), y.data());
   }
   return y.download();
 }

@@ -23,16 +23,12 @@ inline constexpr int kProbeMaxCols = 512;
 
 enum class Instruction { Mma, Wgmma };
 
-// How the offset of an unpacked number (1032 or 72 for weights) is taken off: after the product,
-// through the sum of the group's inputs, or before it, in FP16.
-enum class Unpack { OffsetAfterwards, OffsetInHalf };
-
 // y[row][n] = sum over groups of scale * (sum over the group of code * x[n][col]), in float32.
 // packed: as `tile` says; x: FP16 bits [8][cols]. Returns [16 * strips][8].
 [[nodiscard]] std::vector<float> multiply_weights(const layout::Int4Tile& tile,
                                                   std::span<const std::uint8_t> packed,
                                                   std::span<const std::uint16_t> x,
-                                                  Instruction instruction, Unpack unpack);
+                                                  Instruction instruction);
 
 // s[head][token][n] = sum over dims of key * q[n][dim], by mma. q: FP16 bits [8][head_dim], the
 // same for every head. Returns [heads][64][8].

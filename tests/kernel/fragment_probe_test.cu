@@ -76,7 +76,7 @@ void expect_exact_sums(const Operand& b, int largest_factor) {
   }
 }
 
-constexpr int kLargestUnpacked = layout::kInt4LowOffset + 15;
+constexpr int kLargestUnpacked = 15 + layout::kInt4CodeBias;  // in units, the bias apart
 
 void write_u16(std::vector<std::uint8_t>& buffer, std::int64_t offset, std::uint16_t bits) {
   buffer.at(offset) = static_cast<std::uint8_t>(bits);
@@ -120,14 +120,12 @@ void expect_equal(const std::vector<float>& result, Expected expected, Name name
 
 struct WeightCase {
   Instruction instruction;
-  Unpack unpack;
   int group;
 };
 
 std::string name_of(const testing::TestParamInfo<WeightCase>& info) {
-  return std::string(info.param.instruction == Instruction::Mma ? "Mma" : "Wgmma") +
-         (info.param.unpack == Unpack::OffsetInHalf ? "OffsetInHalf" : "OffsetAfterwards") +
-         "Group" + std::to_string(info.param.group);
+  return std::string(info.param.instruction == Instruction::Mma ? "Mma" : "Wgmma") + "Group" +
+         std::to_string(info.param.group);
 }
 
 class WeightFragment : public GpuTest, public testing::WithParamInterface<WeightCase> {};
@@ -149,8 +147,7 @@ TEST_P(WeightFragment, EachCodeMeetsItsOwnColumnAndComesOutInItsOwnRow) {
   const Operand x = telling_operand(kCols);
   expect_exact_sums(x, kLargestUnpacked);
 
-  const std::vector<float> y =
-      multiply_weights(tile, packed, x.f16, GetParam().instruction, GetParam().unpack);
+  const std::vector<float> y = multiply_weights(tile, packed, x.f16, GetParam().instruction);
   expect_equal(
       y,
       [&](std::size_t i) {
@@ -191,8 +188,7 @@ TEST_P(WeightFragment, RandomCodesAndScalesGiveTheProductOfPlainLoops) {
       make_operand(tile.cols, [&](int, int) { return static_cast<int>(random() % 17) - 8; });
   expect_exact_sums(x, kLargestUnpacked);
 
-  const std::vector<float> y =
-      multiply_weights(tile, packed, x.f16, GetParam().instruction, GetParam().unpack);
+  const std::vector<float> y = multiply_weights(tile, packed, x.f16, GetParam().instruction);
   expect_equal(
       y,
       [&](std::size_t i) {
@@ -206,17 +202,12 @@ TEST_P(WeightFragment, RandomCodesAndScalesGiveTheProductOfPlainLoops) {
       [](std::size_t row) { return "row " + std::to_string(row); });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Instructions, WeightFragment,
-    testing::Values(WeightCase{Instruction::Mma, Unpack::OffsetAfterwards, 128},
-                    WeightCase{Instruction::Mma, Unpack::OffsetInHalf, 128},
-                    WeightCase{Instruction::Mma, Unpack::OffsetAfterwards, 64},
-                    WeightCase{Instruction::Mma, Unpack::OffsetInHalf, 64},
-                    WeightCase{Instruction::Wgmma, Unpack::OffsetAfterwards, 128},
-                    WeightCase{Instruction::Wgmma, Unpack::OffsetInHalf, 128},
-                    WeightCase{Instruction::Wgmma, Unpack::OffsetAfterwards, 64},
-                    WeightCase{Instruction::Wgmma, Unpack::OffsetInHalf, 64}),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(Instructions, WeightFragment,
+                         testing::Values(WeightCase{Instruction::Mma, 128},
+                                         WeightCase{Instruction::Mma, 64},
+                                         WeightCase{Instruction::Wgmma, 128},
+                                         WeightCase{Instruction::Wgmma, 64}),
+                         name_of);
 
 // ---- keys and values ---------------------------------------------------------------------------
 

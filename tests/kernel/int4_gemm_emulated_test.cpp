@@ -20,7 +20,7 @@ namespace {
 using cuda::Int4GemmPlan;
 using cuda::Int4Output;
 
-constexpr int kCounts[] = {1, 2, 3, 7, 8, 9, 16, 17, 31, 32};
+constexpr int kCounts[] = {1, 2, 3, 7, 8, 9, 16, 17, 24, 25, 31, 32};
 constexpr int kMargin = 64;  // floats before and after outputs
 constexpr int kGap = 4;      // floats between rows
 constexpr float kUntouched = 12345.0F;
@@ -77,7 +77,6 @@ struct Target {
 };
 
 struct FetchingEpilogue {
-  static constexpr int kLeastSharedBytes = 0;
   static constexpr bool kFetches = true;
   static constexpr bool kFinishes = false;
   Target to;
@@ -105,7 +104,6 @@ struct Notes {
 };
 
 struct FinishingEpilogue {
-  static constexpr int kLeastSharedBytes = 0;
   static constexpr bool kFetches = false;
   static constexpr bool kFinishes = true;
   Target to;
@@ -218,7 +216,9 @@ class Problem {
       for (int g = layout::k_segment_begin(s, tile.num_groups());
            g < layout::k_segment_begin(s + 1, tile.num_groups()); ++g) {
         float chain = 0;
-        for (int k = g * tile.group; k < (g + 1) * tile.group; ++k) chain += c[k] * v[k];
+        const int end = (g + 1) * tile.group;
+        for (int k = g * tile.group; k < end; ++k) chain -= layout::kInt4CodeBias * v[k];
+        for (int k = g * tile.group; k < end; ++k) chain += (c[k] + layout::kInt4CodeBias) * v[k];
         segments[static_cast<std::size_t>(s)] += scale_of(row, g) * chain;
       }
     }
@@ -248,49 +248,39 @@ class Problem {
 
 // ---- a launch --------------------------------------------------------------------------------------
 
-struct Calls {
-  std::vector<emulator::Called> all;
-};
-
 template <class Config, class Operand, class Epilogue>
 std::string emulate(const Problem& problem, const Int4GemmPlan& plan, const Operand& operand,
-                    const Epilogue& epilogue, std::uint32_t seed, Calls* calls = nullptr) {
-  const int shared_bytes = std::max(plan.args.layout.bytes, Epilogue::kLeastSharedBytes);
-  const emulator::Launch launch{plan.num_blocks,       plan.args.cluster,    kThreads, shared_bytes,
-                                problem.packed.data(), problem.tile.bytes(), seed};
-  return emulator::run(
-      launch,
-      [&](std::uint8_t* shared) {
-        cuda::Int4Gemm<Config, Operand, Epilogue>(plan.args, operand, epilogue, shared).run();
-      },
-      [&](const emulator::Called& called) {
-        if (calls != nullptr) calls->all.push_back(called);
-      });
+                    const Epilogue& epilogue, std::uint32_t seed) {
+  const emulator::Launch launch{
+      plan.num_blocks,       plan.args.cluster,    kThreads, plan.args.layout.bytes,
+      problem.packed.data(), problem.tile.bytes(), seed};
+  return emulator::run(launch, [&](std::uint8_t* shared) {
+    cuda::Int4Gemm<Config, Operand, Epilogue>(plan.args, operand, epilogue, shared).run();
+  });
 }
 
 // Calls fn with the instance's type; the instances are those of kernels/cuda/int4_gemm_launch.cuh.
 template <int kGroup, class Fn>
 bool with_instance(const cuda::Int4GemmConfigValues& values, const Fn& fn) {
   const auto try_one = [&]<class C>(C) {
-    if (values !=
-        cuda::Int4GemmConfigValues{C::kTiles, C::kSegments, C::kPieceGroups, C::kClusters}) {
-      return false;
-    }
+    if (values != C::kValues) return false;
     fn(C{});
     return true;
   };
-  const auto try_segments = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
-    return try_one(cuda::Int4GemmConfig<kTiles, 1, 1, true, kGroup>{}) ||
-           try_one(cuda::Int4GemmConfig<kTiles, 2, 1, true, kGroup>{}) ||
-           try_one(cuda::Int4GemmConfig<kTiles, (kTiles == 4 ? 2 : 4), 1, true, kGroup>{});
+  const auto try_tiles = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
+    if (try_one(cuda::Int4GemmConfig<kTiles, 2, 1, true, kGroup>{})) return true;
+    if constexpr (cuda::int4_instance_exists(kTiles, 4)) {
+      if (try_one(cuda::Int4GemmConfig<kTiles, 4, 1, true, kGroup>{})) return true;
+    }
+    if constexpr (cuda::int4_instance_exists(kTiles, 8)) {
+      if (try_one(cuda::Int4GemmConfig<kTiles, 8, 1, true, kGroup>{})) return true;
+    }
+    return false;
   };
-  if constexpr (kGroup == 128) {
-    if (try_segments(std::integral_constant<int, 4>{})) return true;
-  }
   return try_one(cuda::Int4GemmConfig<1, 1, 2, false, kGroup>{}) ||
          try_one(cuda::Int4GemmConfig<1, 1, 4, false, kGroup>{}) ||
-         try_segments(std::integral_constant<int, 1>{}) ||
-         try_segments(std::integral_constant<int, 2>{});
+         try_tiles(std::integral_constant<int, 1>{}) ||
+         try_tiles(std::integral_constant<int, 2>{}) || try_tiles(std::integral_constant<int, 4>{});
 }
 
 template <class Fn>
@@ -417,15 +407,16 @@ class Variants {
   std::uint32_t next_ = 0;
 };
 
-// Every instance that is built, with every size of cluster.
+// Every instance that is built, with every size of cluster that it can have.
 template <class Fn>
 void for_each_instance(int group, const Fn& fn) {
   for (const int piece : {2, 4}) fn(cuda::Int4GemmConfigValues{1, 1, piece, false}, 1);
-  for (const int tiles : {1, 2, 4}) {
-    for (const int segments : {1, 2, 4}) {
+  for (const int tiles : {1, 2, 3, 4}) {
+    for (const int segments : {2, 4, 8}) {
       for (const int cluster : {2, 4, 8}) {
+        if (!cuda::int4_instance_exists(tiles, segments)) continue;
         const cuda::Int4GemmConfigValues values{tiles, segments, 1, true};
-        if (cluster * segments > layout::kNumKSegments) continue;
+        if (!cuda::make_int4_plan(values, cluster, {16, 128, group}, 1, {}, {8, 4, 2, 1})) continue;
         if (with_instance(group, values, [](auto) {})) fn(values, cluster);
       }
     }
@@ -451,10 +442,9 @@ TEST(Int4GemmEmulated, EveryInstanceGivesTheSameBits) {
       for (int some = 0; some < 2; ++some) {
         const int tokens = counts[next++ % counts.size()];
         const int clusters = 1 + tokens % 2;
-        const auto plan = cuda::make_int4_plan(values, cluster, problem.tile, tokens,
+        const auto plan = cuda::make_int4_plan(values, cluster, problem.tile, tokens, {2, true},
                                                {2 * clusters, clusters, clusters, clusters});
-        ASSERT_TRUE(plan.has_value());
-        variants.expect(problem, *plan);
+        if (plan) variants.expect(problem, *plan);
       }
     });
   }
@@ -468,7 +458,7 @@ TEST(Int4GemmEmulated, PlansOfSmallMachinesGiveTheSameBits) {
          {cuda::Int4GemmMachine{6, 3, 2, 1}, cuda::Int4GemmMachine{2, 1, 0, 0}}) {
       for (const int tokens : kCounts) {
         const auto plan =
-            cuda::plan_int4_gemm(problem.tile, tokens, tokens % 2 == 0 ? 2 : 4, machine);
+            cuda::plan_int4_gemm(problem.tile, tokens, {tokens % 2 == 0 ? 2 : 4, true}, machine);
         if (plan) variants.expect_unchanged(problem, *plan);
       }
     }
@@ -481,7 +471,7 @@ TEST(Int4GemmEmulated, GivesTheSumsOfIntegers) {
   for (const SmallShape& shape : kShapes) {
     const Problem problem(shape, Numbers::Integers);
     for (const int tokens : {1, 7, 16, 32}) {
-      const auto plan = cuda::plan_int4_gemm(problem.tile, tokens, 4, {4, 2, 1, 0});
+      const auto plan = cuda::plan_int4_gemm(problem.tile, tokens, {4, true}, {4, 2, 1, 0});
       if (plan) variants.expect_unchanged(problem, *plan);
     }
   }
@@ -495,7 +485,8 @@ TEST(Int4GemmEmulated, AddsSegmentsUpInSeveralRounds) {
   for (const int tokens : {3, 8, 16, 32}) {
     for_each_instance(128, [&](const cuda::Int4GemmConfigValues& values, int cluster) {
       if (8 * values.tiles < tokens || 4 * values.tiles > tokens + 4) return;
-      const auto plan = cuda::make_int4_plan(values, cluster, problem.tile, tokens, {1, 1, 1, 1});
+      const auto plan =
+          cuda::make_int4_plan(values, cluster, problem.tile, tokens, {2, true}, {1, 1, 1, 1});
       ASSERT_TRUE(plan.has_value());
       if (plan->args.round_strips * plan->args.lanes < problem.tile.num_strips()) ++several;
       variants.expect_unchanged(problem, *plan);
@@ -511,54 +502,18 @@ TEST(Int4GemmEmulated, AClusterOfARealPlanGivesTheSameBits) {
   Variants variants;
   for (const auto& [rows, cols] : {std::pair{6144, 4096}, std::pair{4096, 14336}}) {
     for (const int tokens : {4, 8, 16, 32}) {
-      const auto real = cuda::plan_int4_gemm({rows, cols, 128}, tokens, 4, kMachine);
+      const auto real = cuda::plan_int4_gemm({rows, cols, 128}, tokens, {4, true}, kMachine);
       if (!real) continue;
       const int clusters = real->num_blocks / real->args.cluster;
       const int strips = (rows / 16 + clusters - 1) / clusters;
       const Problem problem({16 * strips, cols, 128}, Numbers::Integers);
-      const auto plan =
-          cuda::make_int4_plan(real->config, real->args.cluster, problem.tile, tokens, kOne);
+      const auto plan = cuda::make_int4_plan(real->config, real->args.cluster, problem.tile, tokens,
+                                             {4, true}, kOne);
       ASSERT_TRUE(plan.has_value());
       EXPECT_EQ(plan->args.layout.bytes, real->args.layout.bytes);
       EXPECT_EQ(plan->args.round_strips, real->args.round_strips);
       variants.expect_unchanged(problem, *plan);
     }
-  }
-}
-
-// Each record of the strips that are named, of every block, once; none of others.
-TEST(Int4GemmEmulated, CallsWhatComesNext) {
-  const Problem problem({40, 1152, 128}, Numbers::Integers);
-  auto plan = cuda::plan_int4_gemm(problem.tile, 2, 4, {4, 2, 1, 0});
-  ASSERT_TRUE(plan && !plan->config.clusters);
-  const layout::Int4Tile next{456, 640, 128};
-  const std::vector<std::uint8_t> packed(static_cast<std::size_t>(next.bytes()));
-  for (const auto& [first, count] : {std::pair{0, 8}, std::pair{2, 3}, std::pair{3, 100}}) {
-    plan->args.packed = problem.packed.data();
-    plan->args.upcoming = {packed.data(), next.num_strips(), next.num_groups(), first, count};
-    std::vector<int> expected(static_cast<std::size_t>(next.num_strips() * next.num_groups()));
-    for (int block = 0; block < plan->num_blocks; ++block) {
-      const int begin = cuda::int4_share(next.num_strips(), block, plan->num_blocks);
-      const int end = cuda::int4_share(next.num_strips(), block + 1, plan->num_blocks);
-      for (int strip = begin + first; strip < std::min(end, begin + first + count); ++strip) {
-        for (int g = 0; g < next.num_groups(); ++g) ++expected[strip * next.num_groups() + g];
-      }
-    }
-    Calls calls;
-    Outputs outputs(problem);
-    std::vector<int> called(expected.size());
-    EXPECT_EQ((emulate<cuda::Int4GemmConfig<1, 1, 2, false, 128>>(
-                  problem, *plan, HalfOperand{problem.halves.data(), problem.tile.cols},
-                  FetchingEpilogue{outputs.target()}, 5, &calls)),
-              "");
-    for (const emulator::Called& call : calls.all) {
-      const auto begin = call.begin - packed.data();
-      ASSERT_EQ(begin % next.record_bytes() + call.bytes % next.record_bytes(), 0);
-      for (auto i = begin; i < begin + call.bytes; i += next.record_bytes()) {
-        ++called.at(static_cast<std::size_t>(i / next.record_bytes()));
-      }
-    }
-    EXPECT_EQ(expected, called) << "from " << first << ", " << count;
   }
 }
 

@@ -136,23 +136,27 @@ TEST(Int4GemmPlan, FitsABlockWithoutOverlap) {
   for (const Shape4& shape : kShapes) {
     for (int tokens = 1; tokens <= cuda::kMaxInt4Tokens; ++tokens) {
       const auto plan =
-          cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, tokens, 2, machine);
+          cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, tokens, {2, true}, machine);
       if (!plan) continue;  // in parts
       const cuda::Int4GemmLayout& l = plan->args.layout;
       EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
       EXPECT_GE(8 * plan->config.tiles, tokens);
-      EXPECT_TRUE(l.barriers < l.inputs && l.inputs < l.squares && l.squares < l.ring &&
-                  l.ring < l.tokens && l.tokens < l.partial && l.partial <= l.incoming &&
-                  l.incoming <= l.bytes);
+      EXPECT_TRUE(l.barriers < l.inputs && l.inputs < l.squares && l.squares < l.biases &&
+                  l.biases < l.ring && l.ring < l.tokens && l.tokens < l.partial &&
+                  l.partial <= l.exchange && l.exchange <= l.bytes);
       EXPECT_EQ(l.ring % 16, 0);
-      EXPECT_EQ(l.token_stride % 128, 16);
+      if (plan->config.tiles == 1) {
+        EXPECT_EQ(l.token_stride % 128, 16);
+      } else {
+        EXPECT_EQ(l.tokens % 1024, 0);  // what wgmma wants of a swizzled operand
+      }
       const int segments = layout::kNumKSegments / plan->args.cluster;  // of a block
       EXPECT_EQ(segments % plan->config.segments, 0);
       EXPECT_EQ(plan->args.lanes * (segments / plan->config.segments), layout::kNumKSegments);
       EXPECT_EQ(plan->num_blocks % plan->args.cluster, 0);
       EXPECT_EQ(plan->args.cluster > 1, plan->config.clusters);
     }
-    EXPECT_TRUE(cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, 8, 4, machine));
+    EXPECT_TRUE(cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, 8, {4, true}, machine));
   }
 }
 

@@ -136,8 +136,14 @@ Bounded GuardedInt4::bounded_product(std::int64_t output, std::span<const float>
   for (int segment = 0; segment < layout::kNumKSegments; ++segment) {
     const int end = layout::k_segment_begin(segment + 1, tile_.num_groups());
     for (int g = layout::k_segment_begin(segment, tile_.num_groups()); g < end; ++g) {
-      const Bounded dot =
-          contract_dot(bounded(in_group(x, g)), bounded(in_group(codes(output), g)));
+      // A product may be taken apart into those of the stored code and of its bias: twice the terms.
+      std::vector<Bounded> stored, biases;
+      for (const float code : in_group(codes(output), g)) {
+        stored.emplace_back(code + layout::kInt4CodeBias);
+        biases.emplace_back(-float{layout::kInt4CodeBias});
+      }
+      const std::vector<Bounded> inputs = bounded(in_group(x, g));
+      const Bounded dot = contract_dot(inputs, stored) + contract_dot(inputs, biases);
       Bounded& sum = sums[static_cast<std::size_t>(segment)];
       sum = sum + Bounded(scale(output, g)) * dot;
     }

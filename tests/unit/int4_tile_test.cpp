@@ -4,6 +4,7 @@
 #include "kernels/layout/int4_tile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <iterator>
@@ -47,7 +48,7 @@ int offset_in(const std::string& place) {
 
 TEST(Int4Picture, EachNibbleOfAWordLiesWhereTheTableSays) {
   const std::regex line(
-      R"(\| (\d) +\| (g(?:\+\d)?) +\| (2t(?:\+\d)?) +\| (\d) +\| (low|high) +\| (\d+) \+ u +\|)");
+      R"(\| (\d) +\| (g(?:\+\d)?) +\| (2t(?:\+\d)?) +\| (\d) +\| (low|high) +\| u \* 2\^(-\d+) +\|)");
   for (const char* document : kDocuments) {
     const std::string text = text_of(test::source_path(document));
     const std::vector<std::smatch> table = matches(text, line);
@@ -69,14 +70,14 @@ TEST(Int4Picture, EachNibbleOfAWordLiesWhereTheTableSays) {
 // The half of register `index` of a word's four, as a kernel unpacks it.
 float unpacked(std::uint32_t word, int index, bool high_half) {
   const std::uint32_t shifted = index < 2 ? word : word >> 8;
-  const std::uint32_t pair = index % 2 == 0
-                                 ? (shifted & layout::kInt4LowMask) | layout::kInt4LowMagic
-                                 : (shifted & layout::kInt4HighMask) | layout::kInt4HighMagic;
+  const std::uint32_t pair =
+      shifted & (index % 2 == 0 ? layout::kInt4LowMask : layout::kInt4HighMask);
   return f16_to_f32(static_cast<std::uint16_t>(high_half ? pair >> 16 : pair));
 }
 
 TEST(Int4Picture, EachNibbleUnpacksIntoTheRegisterTheTableSays) {
-  const std::regex line(R"(\| (\d) +\| g\S* +\| 2t\S* +\| (\d) +\| (low|high) +\| (\d+) \+ u +\|)");
+  const std::regex line(
+      R"(\| (\d) +\| g\S* +\| 2t\S* +\| (\d) +\| (low|high) +\| u \* 2\^(-\d+) +\|)");
   for (const char* document : kDocuments) {
     const std::string text = text_of(test::source_path(document));
     const std::vector<std::smatch> table = matches(text, line);
@@ -88,22 +89,22 @@ TEST(Int4Picture, EachNibbleUnpacksIntoTheRegisterTheTableSays) {
         const std::uint32_t others = 0x11111111U * (15 - u);
         const std::uint32_t word = (others & ~(0xFU << shift)) | u << shift;
         EXPECT_EQ(unpacked(word, std::stoi(row[2]), row[3] == "high"),
-                  std::stof(row[4]) + static_cast<float>(u))
+                  std::ldexp(static_cast<float>(u), std::stoi(row[4])))
             << row[0] << " u " << u;
       }
     }
   }
 }
 
-TEST(Int4Picture, TheUnpackedOffsetOfARowIsItsConstant) {
+TEST(Int4Picture, TheUnitOfARowIsItsConstant) {
   for (int lane = 0; lane < 32; ++lane) {
     for (int nibble = 0; nibble < 8; ++nibble) {
       const bool first_rows = layout::int4_fragment_coord({lane, nibble}).row < 8;
       EXPECT_EQ(first_rows, nibble % 2 == 0);
     }
   }
-  EXPECT_EQ(unpacked(0, 0, false), static_cast<float>(layout::kInt4LowOffset));
-  EXPECT_EQ(unpacked(0, 1, false), static_cast<float>(layout::kInt4HighOffset));
+  EXPECT_EQ(unpacked(0x01, 0, false), layout::kInt4LowUnit);
+  EXPECT_EQ(unpacked(0x10, 1, false), layout::kInt4HighUnit);
 }
 
 // The A operand of m16n8k16 as the PTX ISA describes it ("Matrix Fragments for mma.m16n8k16 with
@@ -117,8 +118,8 @@ TEST(Int4Picture, RegistersAreTheOperandOfTheInstruction) {
       const Int4FragmentSlot slot = layout::int4_fragment_slot(row, col);
       EXPECT_EQ(slot.lane, lane);
       const std::uint32_t word = 5U << (4 * slot.nibble);
-      const int row_offset = row < 8 ? layout::kInt4LowOffset : layout::kInt4HighOffset;
-      EXPECT_EQ(unpacked(word, element / 2, element % 2 == 1), static_cast<float>(row_offset + 5));
+      const float unit = row < 8 ? layout::kInt4LowUnit : layout::kInt4HighUnit;
+      EXPECT_EQ(unpacked(word, element / 2, element % 2 == 1), 5 * unit);
     }
   }
 }

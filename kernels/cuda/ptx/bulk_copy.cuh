@@ -65,11 +65,6 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t destination, const void*
       : "memory");
 }
 
-// Calls `bytes` (a multiple of 16, 16-byte aligned) into the second-level cache, and forgets about it.
-__device__ __forceinline__ void call_into_second_level(const void* source, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
-}
-
 // 16 bytes of shared memory.
 __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 v;

@@ -8,41 +8,25 @@
 
 namespace fut::cuda::ptx {
 
-// (word & mask) | magic in one instruction; written out, the compiler makes two of it.
-__device__ __forceinline__ std::uint32_t masked_or(std::uint32_t word, std::uint32_t mask,
-                                                   std::uint32_t magic) {
-  std::uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "r"(mask), "r"(magic));
-  return result;
-}
-
-__device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t result;
-  asm("sub.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-  return result;
-}
-
-// The masks of layout/int4_tile.h in registers, so that the magic numbers can be the one constant
-// that an instruction may hold.
-struct Int4Masks {
-  std::uint32_t low = layout::kInt4LowMask;
-  std::uint32_t high = layout::kInt4HighMask;
-
-  __device__ __forceinline__ Int4Masks() { asm volatile("" : "+r"(low), "+r"(high)); }
-};
-
-// The eight codes of a word as FP16 numbers -8 .. 7, exact: operand A of one lane.
-__device__ __forceinline__ void unpack_codes(std::uint32_t (&a)[4], std::uint32_t word,
-                                             const Int4Masks& masks) {
-  // What code 0 unpacks to, twice: an FP16 has steps of 1 from 1024 on, and of 1/16 from 64 on.
-  constexpr std::uint32_t kLowBias = layout::kInt4LowMagic + layout::kInt4CodeBias * 0x00010001U;
-  constexpr std::uint32_t kHighBias =
-      layout::kInt4HighMagic + 16 * layout::kInt4CodeBias * 0x00010001U;
+// The eight codes of a word as subnormal FP16 numbers, exact: operand A of one lane. What they are is
+// u * kInt4LowUnit in registers 0 and 2, u * kInt4HighUnit in 1 and 3.
+__device__ __forceinline__ void unpack_codes(std::uint32_t (&a)[4], std::uint32_t word) {
   const std::uint32_t shifted = word >> 8;
-  a[0] = subtract_half2(masked_or(word, masks.low, layout::kInt4LowMagic), kLowBias);
-  a[1] = subtract_half2(masked_or(word, masks.high, layout::kInt4HighMagic), kHighBias);
-  a[2] = subtract_half2(masked_or(shifted, masks.low, layout::kInt4LowMagic), kLowBias);
-  a[3] = subtract_half2(masked_or(shifted, masks.high, layout::kInt4HighMagic), kHighBias);
+  a[0] = word & layout::kInt4LowMask;
+  a[1] = word & layout::kInt4HighMask;
+  a[2] = shifted & layout::kInt4LowMask;
+  a[3] = shifted & layout::kInt4HighMask;
+}
+
+// Operand A, all columns alike, whose product with a group's tokens is what their sums start from: the
+// bias of the stored codes times the sum of the inputs, taken off.
+__device__ __forceinline__ void bias_operand(std::uint32_t (&a)[4]) {
+  // Of a subnormal FP16 the bits are the number over 2^-24.
+  constexpr std::uint32_t kSign = 0x80008000U;
+  constexpr std::uint32_t kLow = kSign | layout::kInt4CodeBias * 0x00010001U;
+  constexpr std::uint32_t kHigh = kSign | 16 * layout::kInt4CodeBias * 0x00010001U;
+  a[0] = a[2] = kLow;
+  a[1] = a[3] = kHigh;
 }
 
 // c[16 x 8] += a[16 x 16] b[16 x 8], FP16 operands, float32 sums. A lane 4g + t holds c of rows g

@@ -32,10 +32,6 @@ inline void bulk_copy(std::uint32_t destination, const void* source, std::uint32
   std::memset(emulator::own_memory(destination, static_cast<int>(bytes), 16), 0xFF, bytes);
   emulator::bulk_copy(destination, source, bytes, barrier);
 }
-inline void call_into_second_level(const void* source, std::uint32_t bytes) {
-  emulator::call_into_second_level(source, bytes);
-}
-
 inline uint4 load_shared_16(std::uint32_t address) {
   uint4 v;
   std::memcpy(&v, emulator::own_memory(address, 16, 16), 16);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/bench_serve.h"
 #include "apps/commands.h"
 #include "apps/logging.h"
 #include "apps/model_session.h"
@@ -97,6 +98,9 @@ std::string line_of(const Json& row) {
 }  // namespace
 
 int bench(const BenchOptions& options, Reporter& reporter) {
+  if (options.serve && reporter.format() != OutputFormat::JsonLines) {
+    throw usage_error("--serve answers in lines of JSON: -o jsonl goes with it");
+  }
   Subject s = open_subject(options);
   if (options.depth >= s.config.max_position_embeddings) {
     throw usage_error("--depth {}: this model has {} positions (max_position_embeddings)",
@@ -116,6 +120,11 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   wanted.depth_tokens = options.depth;
   wanted.kv_cache = s.kv_cache;
   wanted.sampling = resolve_sampling(options.sampling, {}).params;
+  if (options.serve) {
+    DecodeBench decode(backend, *s.model, wanted);
+    serve_bench(backend, decode, s.config.num_layers, reporter);
+    return 0;
+  }
   const double roof = backend.measure_read_roof();
   DecodeBench decode(backend, *s.model, wanted);
   const Timing step = time_of(backend, decode.step(), options.warm_up, options.repetitions);

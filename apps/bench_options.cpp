@@ -15,7 +15,12 @@ constexpr const char* kBenchNotes =
     "none, but a step reads and computes what a real one does. -v adds a line for each op, "
     "timed apart;\n"
     "their sum is not a step's time, for on a GPU the next kernel starts while the last one "
-    "ends.\n\n";
+    "ends.\n\n"
+    "With --serve the model stays and each line of standard input is answered by a line: 'step "
+    "100' and\n"
+    "'layers 100' run whole steps, or the layers of one alone, for at least 100 ms; 'roof' "
+    "measures the\n"
+    "bandwidth. So that something else can be measured in turn on the same card.\n\n";
 
 Flags measure_flags(BenchOptions& o) {
   return {{{"--dummy"},
@@ -42,7 +47,14 @@ Flags measure_flags(BenchOptions& o) {
            "N",
            kBenchSection,
            "Steps before, that are not [50]",
-           set_integer(o.warm_up, 0, 1000000, "")}};
+           set_integer(o.warm_up, 0, 1000000, "")},
+          {{"--serve"},
+           "",
+           kBenchSection,
+           "Measure when asked to on standard input, with -o jsonl",
+           [&o](const Argument&) { o.serve = true; },
+           false,
+           {"--repetitions", "--warm-up"}}};
 }
 
 }  // namespace

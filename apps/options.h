@@ -171,6 +171,7 @@ struct BenchOptions {
   int depth = 2048;
   int repetitions = 200;
   int warm_up = 50;
+  bool serve = false;  // measures what lines of standard input ask for
   SamplingOptions sampling;
   OutputOptions output;
   LogOptions log;

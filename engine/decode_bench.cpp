@@ -66,6 +66,18 @@ Backend::Procedure DecodeBench::step() {
   });
 }
 
+Backend::Procedure DecodeBench::layers() {
+  return backend_.capture([this] {
+    backend_.embed({workspace_.batch().token_ids, workspace_.batch().num_tokens,
+                    model_.embed_tokens(), workspace_.residual()});
+    for (int i = 0; i < model_.config().num_layers; ++i) {
+      for (const LayerOp op : kLayerOps) {
+        run_layer_op(backend_, model_, cache_, workspace_, i, op);
+      }
+    }
+  });
+}
+
 std::int64_t DecodeBench::layer_bytes(LayerOp op) const {
   std::int64_t bytes = 0;
   for (int i = 0; i < model_.config().num_layers; ++i) {

@@ -33,6 +33,9 @@ class DecodeBench {
 
   // A step, sampling included, recorded where the backend records.
   [[nodiscard]] Backend::Procedure step();
+  // The ops of all layers: what a layer costs among others. The embedding begins them, which takes no time
+  // to speak of and keeps the residual from growing; head and sampling do not follow.
+  [[nodiscard]] Backend::Procedure layers();
   // The ops of a step apart, in order.
   [[nodiscard]] std::vector<DecodePart> parts();
   [[nodiscard]] std::int64_t bytes_per_step();

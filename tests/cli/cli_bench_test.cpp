@@ -65,6 +65,44 @@ TEST(Bench, TakesAModelAndShowsItsOps) {
   EXPECT_EQ(bytes, r.at("step").at("bytes").get<std::int64_t>());
 }
 
+TEST(Bench, ServesWhatLinesAskFor) {
+  const TempFolder folder;
+  const ProcessResult result =
+      fut({"bench", "--device", "cpu", "-d", "20", "--dummy", config_file(folder), "--precision",
+           "bf16", "-b", "2", "--serve", "-o", "jsonl"},
+          with_input("step 20\nlayers 5\nroof\nstep 1\n"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<nlohmann::json> lines;
+  for (const std::string& line : lines_of(result.out)) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 5U) << result.out;
+  EXPECT_EQ(lines[0].at("batch"), 2);
+  EXPECT_EQ(lines[0].at("layers"), 2);
+  for (const int i : {1, 2, 4}) {
+    const auto& answer = lines[static_cast<std::size_t>(i)];
+    EXPECT_EQ(answer.at("what"), i == 2 ? "layers" : "step");
+    EXPECT_GT(answer.at("us_least").get<double>(), 0);
+    EXPECT_LE(answer.at("us_least"), answer.at("us"));
+    EXPECT_LE(answer.at("us"), answer.at("us_most"));
+    const double asked_us = i == 1 ? 20000 : i == 2 ? 5000 : 1000;
+    EXPECT_GE(answer.at("us_most").get<double>() * answer.at("runs").get<double>(), asked_us);
+  }
+  EXPECT_DOUBLE_EQ(lines[2].at("us_layer").get<double>() * 2, lines[2].at("us").get<double>());
+  EXPECT_GT(lines[3].at("read_roof_bytes_per_second").get<double>(), 1e8);
+}
+
+TEST(Bench, RefusesLinesThatAskForNothing) {
+  const TempFolder folder;
+  for (const char* line : {"step", "step 0", "step ten", "stop 10", "layers 5 5"}) {
+    const ProcessResult result =
+        fut({"bench", "--device", "cpu", "-d", "20", "--dummy", config_file(folder), "--precision",
+             "bf16", "--serve", "-o", "jsonl"},
+            with_input(std::string(line) + "\nstep 1\n"));
+    EXPECT_EQ(result.exit_code, 2) << line << result.err;
+    expect_mentions(result.err, {"standard input"});
+    EXPECT_EQ(lines_of(result.out).size(), 2U) << result.out;  // ready, and why it ended
+  }
+}
+
 TEST(Bench, TheTextGoesToStandardOutputAlone) {
   const TempFolder folder;
   const ProcessResult result = bench({"--dummy", config_file(folder), "--precision", "bf16"});
@@ -84,7 +122,9 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
   } cases[] = {{{"--dummy", config, "--precision", "f32"}, 2, "random weights"},
                {{"--dummy", config, "--precision", "bf16", "-d", "512"}, 2, "512 positions"},
                {{"--dummy", "/none.json", "--precision", "bf16"}, 3, "/none.json"},
-               {{"--dummy", config, "-r", "0"}, 2, "-r"}};
+               {{"--dummy", config, "-r", "0"}, 2, "-r"},
+               {{"--dummy", config, "--precision", "bf16", "--serve"}, 2, "-o jsonl"},
+               {{"--dummy", config, "--serve", "-r", "5"}, 2, "--serve and -r"}};
   for (const auto& c : cases) {
     std::vector<std::string> words = {"bench", "--device", "cpu"};
     words.insert(words.end(), c.words.begin(), c.words.end());

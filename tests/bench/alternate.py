@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""The engine and PyTorch in turn on one GPU, so that both see the same clocks, power and neighbours.
+
+    alternate.py [options] [POINT ...]
+
+A POINT is SIZE:BATCH, a block of a decode step (8b:1, 70b:32), or step:BATCH, a whole step of 8B with
+greedy sampling; all of them by default. For each, torch_peers.py --serve (BF16 and INT4) and
+fut bench --serve run for --warm-up milliseconds, then --rounds times for --round milliseconds each in
+turn. Ours of a block is a step's layers, over their number.
+
+Prints a line for each point as it is done, all of them again last, and writes one line of JSON for each
+with --out. Exits with 1 where a point failed and with 2 where it was called wrongly.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+POINTS = ["8b:1", "8b:8", "8b:32", "70b:1", "70b:8", "70b:32", "step:1", "step:8", "step:32"]
+FLAVOURS = ("bf16", "int4")
+READ_MS = 200
+CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "power.draw")
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+
+class Failure(Exception):
+    pass
+
+
+class Server:
+    """A program that answers a line by a line of JSON."""
+
+    def __init__(self, name, command, log):
+        self.name = name
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=log, text=True, bufsize=1)
+        self.hello = self.read()
+
+    def read(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise Failure(f"{self.name}: {answer['error']}")
+                return answer
+        raise Failure(f"{self.name} ended with {self.process.wait()}")
+
+    def ask(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # read() says how it ended
+        return self.read()
+
+    def close(self):
+        try:
+            self.process.stdin.close()
+            self.process.wait(timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+
+
+class Clocks:
+    """What nvidia-smi reads twice a second while others run."""
+
+    def __init__(self):
+        command = ["nvidia-smi", "--query-gpu=" + ",".join(CLOCK_FIELDS),
+                   "--format=csv,noheader,nounits", "--loop-ms=500"]
+        try:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                                            stderr=subprocess.DEVNULL)
+        except OSError:
+            self.process = None
+
+    def end(self):
+        """Median, least and most of each; empty where there is nothing to read."""
+        if self.process is None:
+            return {}
+        self.process.terminate()
+        text, _ = self.process.communicate()
+        samples = []
+        for line in text.splitlines():
+            try:
+                samples.append([float(word) for word in line.split(",")])
+            except ValueError:
+                continue  # cut off, or "[N/A]"
+        columns = list(zip(*(s for s in samples if len(s) == len(CLOCK_FIELDS))))
+        return {field: [statistics.median(column), min(column), max(column)]
+                for field, column in zip(CLOCK_FIELDS, columns)}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("points", nargs="*", metavar="POINT")
+    parser.add_argument("--fut", default=os.path.join(ROOT, "build/cuda/bin/fut"))
+    parser.add_argument("--configs", default=os.path.join(ROOT, "configs"), metavar="FOLDER",
+                        help="with llama-3.1-8b.json and llama-3.1-70b.json")
+    parser.add_argument("--peers", default=os.path.join(HERE, "torch_peers.py"), metavar="FILE")
+    parser.add_argument("--cache", metavar="FOLDER", help="where PyTorch keeps compiled code")
+    parser.add_argument("--device", default="cuda", help="ours [cuda]")
+    parser.add_argument("--precision", default="int4", help="ours [int4]")
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--round", type=int, default=100, metavar="MS")
+    parser.add_argument("--warm-up", type=int, default=2000, metavar="MS")
+    parser.add_argument("--out", metavar="FILE", help="a line of JSON for each point is added to it")
+    parser.add_argument("--log", metavar="FILE", help="what the programs say on standard error")
+    options = parser.parse_args()
+    options.points = options.points or POINTS
+    for point in options.points:
+        if point not in POINTS:
+            parser.error(f"no point '{point}'; there are {', '.join(POINTS)}")
+    return options
+
+
+def start_ours(options, size, batch, log):
+    command = [options.fut, "bench", "--device", options.device, "--precision", options.precision,
+               "--dummy", os.path.join(options.configs, f"llama-3.1-{size}.json"), "-b", str(batch),
+               "-d", str(options.context), "--temp", "0", "--serve", "-o", "jsonl"]
+    try:
+        return Server("fut", command, log)
+    except OSError as error:
+        raise Failure(str(error)) from None
+
+
+def summary(values):
+    return {"us": statistics.median(values), "us_least": min(values), "us_most": max(values)}
+
+
+def measure(options, peers, ours, cases, what):
+    """Rounds in turn; whoever was last begins the next one. Microseconds by name."""
+    key = {"layers": "us_layer", "step": "us"}[what]
+
+    def run(name, milliseconds):
+        if name == "ours":
+            return ours.ask(f"{what} {milliseconds}")[key]
+        return peers.ask(f"{cases[name]} {milliseconds}")["us_block"]
+
+    names = [*cases, "ours"]
+    for name in names:
+        run(name, options.warm_up)
+    clocks = Clocks()
+    times = {name: [] for name in names}
+    for turn in range(options.rounds):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            times[name].append(run(name, options.round))
+    return {name: summary(values) for name, values in times.items()}, clocks.end()
+
+
+def run_point(options, peers, point, log):
+    begin = time.time()
+    kind, batch = point.split(":")
+    size, what, case = ("8b", "step", "step") if kind == "step" else (kind, "layers", "block")
+    cases, attention, missing = {}, {}, {}
+    for flavour in FLAVOURS:
+        name = f"{case}-{size}-{flavour}-b{batch}"
+        try:
+            attention[flavour] = peers.ask(f"build {name}").get("attention")
+            cases[flavour] = name
+        except Failure as failure:  # the other may still be there
+            missing[flavour] = str(failure)
+    if not cases:
+        raise Failure("; ".join(missing.values()))
+    try:
+        ours = start_ours(options, size, batch, log)
+        try:
+            times, clocks = measure(options, peers, ours, cases, what)
+            result = {"point": point, **times, "attention": attention, "clocks": clocks}
+            result["ours_read_TBps"] = ours.ask("roof")["read_roof_bytes_per_second"] / 1e12
+        finally:
+            ours.close()
+        result["peer_read_TBps"] = peers.ask(f"read {READ_MS}")["TBps"]
+        result["faster"] = min(cases, key=lambda flavour: times[flavour]["us"])
+        result["ratio"] = times[result["faster"]]["us"] / times["ours"]["us"]
+    finally:
+        for name in cases.values():
+            peers.ask(f"drop {name}")
+    result.update(missing=missing, context=options.context, rounds=options.rounds,
+                  round_ms=options.round, seconds=round(time.time() - begin, 1))
+    return result
+
+
+def line_of(result):
+    def figure(name):
+        if name not in result:
+            return f"{name} failed"
+        times = result[name]
+        spread = 100 * (times["us_most"] - times["us_least"]) / times["us"]
+        return f"{name} {times['us']:.1f} (+-{spread / 2:.1f}%)"
+
+    words = [f"{result['point']:<8}", figure("ours"), "us,", figure("bf16") + ",", figure("int4") + ":",
+             f"{result['ratio']:.2f}x the faster;",
+             f"read {result['ours_read_TBps']:.2f}, {result['peer_read_TBps']:.2f} TB/s"]
+    for field, unit in (("clocks.sm", "MHz"), ("clocks.mem", "MHz"), ("power.draw", "W")):
+        if field in result["clocks"]:
+            words.append(f"{result['clocks'][field][0]:.0f} {unit}")
+    return " ".join(words)
+
+
+def main():
+    options = parse_arguments()
+    log = open(options.log, "a", encoding="utf-8") if options.log else None
+    command = [sys.executable, options.peers, "--serve", "--context", str(options.context)]
+    if options.cache:
+        command += ["--cache", options.cache]
+    lines, failed = [], False
+    try:
+        peers = Server("torch_peers.py", command, log)
+    except Failure as failure:
+        sys.exit(f"alternate.py: {failure}")
+    try:
+        for point in options.points:
+            try:
+                result = run_point(options, peers, point, log)
+                lines.append(line_of(result))
+            except Failure as failure:
+                result = {"point": point, "error": str(failure)}
+                lines.append(f"{point:<8} FAILED: {failure}")
+                failed = True
+            print(lines[-1], flush=True)
+            if options.out:
+                with open(options.out, "a", encoding="utf-8") as out:
+                    out.write(json.dumps(result) + "\n")
+    finally:
+        peers.close()
+    print("\n" + "\n".join(lines))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

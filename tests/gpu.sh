@@ -2,13 +2,18 @@
 # Everything that a Hopper card can test and measure, from binaries that are there already: every test
 # with a GPU half, samples of them under compute-sanitizer, then the benchmarks. Builds nothing.
 #
-#   tests/gpu.sh [--log FILE] [--no-sanitizer] [--no-bench] [FOLDER]
+#   tests/gpu.sh [--log FILE] [--no-tests] [--no-sanitizer] [--no-bench] [--cliffs] [--peers [LIST]] [FOLDER]
 #
 #   FOLDER          a build with CUDA, default build/cuda: its tests/ is looked through. Shared libraries
 #                   in FOLDER/lib, if there is one, come before the system's
 #   --log FILE      the full output, default gpu.log
+#   --no-tests      leave out the tests
 #   --no-sanitizer  leave out compute-sanitizer (which is slow)
 #   --no-bench      leave out the benchmarks
+#   --cliffs        INT4 products of 1 to 33 rows: where a row more costs over 8 %
+#   --peers [LIST]  PyTorch and fut in turn (bench/alternate.py --help), by default at all points, else at those of
+#                   the list: 8b:1,70b:32,step:8. Takes some 8 minutes where PyTorch has compiled nothing yet
+#                   ($TORCHINDUCTOR_CACHE_DIR keeps what it compiles); $PYTHON is the interpreter
 #
 # Prints a line for each run while they go on and a table last, under it what failed and what was skipped
 # and why. A test that needs a GPU fails without one. Exits with 0 where all that ran passed, with 1 where
@@ -26,19 +31,27 @@ sanitizer_samples=(
   'advance_test:AdvanceCuda.*'
 )
 sanitizer_tools=(memcheck racecheck)
-test_seconds=900 sample_seconds=300 bench_seconds=300  # the most that one run may take
+# Tests that must be among them, as a pattern of their names: what takes longest is easily left out.
+promised_tests=('TenThousandSteps')
+test_seconds=900 sample_seconds=300 bench_seconds=300 peers_seconds=1500  # the most that one run may take
 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-folder='' log=gpu.log sanitizer=1 bench=1
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+folder='' log=gpu.log tests=1 sanitizer=1 bench=1 cliffs=0 peers=0 points=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --log)
       if [ $# -lt 2 ]; then echo 'gpu.sh: --log needs a file' >&2; exit 2; fi
       log=$2; shift ;;
+    --no-tests) tests=0 ;;
     --no-sanitizer) sanitizer=0 ;;
     --no-bench) bench=0 ;;
+    --cliffs) cliffs=1 ;;
+    --peers)
+      peers=1
+      if [[ ${2:-} =~ ^[0-9a-z]+:[0-9] ]]; then points=${2//,/ }; shift; fi ;;
     -*) echo "gpu.sh: no option '$1'; see --help" >&2; exit 2 ;;
     *)
       if [ -n "$folder" ]; then echo "gpu.sh: two folders, '$folder' and '$1'" >&2; exit 2; fi
@@ -46,12 +59,13 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-folder=${folder:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/cuda}
+folder=${folder:-$(dirname "$here")/build/cuda}
 if [ ! -d "$folder/tests" ]; then
   echo "gpu.sh: no tests in $folder; build them first: cmake --preset cuda && cmake --build --preset cuda" >&2
   exit 2
 fi
 : >"$log" || exit 2
+system_libraries=${LD_LIBRARY_PATH-}
 [ ! -d "$folder/lib" ] || export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export FUT_REQUIRE_GPU=1
 
@@ -92,7 +106,7 @@ gpu_tests() {
 }
 
 run_tests() {
-  local program name reason
+  local program name reason pattern
   while IFS= read -r program; do
     name=$(basename "$program")
     run "$name" "$test_seconds" "$program" --gtest_color=no
@@ -103,7 +117,14 @@ run_tests() {
     while IFS= read -r reason; do failed+=("$name: $reason"); done < <(
       sed -n 's/^\[  FAILED  \] \([^ ]*\) (.*/\1/p' "$own")
   done < <(gpu_tests)
-  if [ "$runs" -eq 0 ]; then skipped+=("all tests: none in $folder has a GPU half; built without CUDA?"); fi
+  if [ "$runs" -eq 0 ]; then
+    skipped+=("all tests: none in $folder has a GPU half; built without CUDA?")
+    return
+  fi
+  for pattern in "${promised_tests[@]}"; do
+    if grep -qE "^\[ RUN .*$pattern" "$log"; then continue; fi
+    skipped+=("tests named $pattern: none in $folder/tests")
+  done
 }
 
 run_sanitizer() {
@@ -131,7 +152,7 @@ run_bench() {
     run "$name" "$bench_seconds" "$program" --benchmark_color=false
     if grep -q 'ERROR OCCURRED' "$own"; then status=1; fi
     judge "$name" 'numbers above'
-    numbers+=$(printf '\n%s\n' "$name"; grep -E '^[a-z_]+/|ERROR' "$own" | cut -c1-150)$'\n'
+    numbers+=$(printf '\n%s\n' "$name"; grep -E '^[a-z_]+/|ERROR| us( |,)' "$own" | cut -c1-150)$'\n'
   done
   run_steps
 }
@@ -139,7 +160,7 @@ run_bench() {
 # Whole decode steps of random weights in the shapes of Llama-3.1.
 run_steps() {
   local size batch configs
-  configs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/configs
+  configs=$(dirname "$here")/configs
   if [ ! -x "$folder/bin/fut" ]; then skipped+=('decode steps: no fut built'); return; fi
   for size in 8b 70b; do
     for batch in 1 8 32; do
@@ -150,12 +171,43 @@ run_steps() {
   done
 }
 
+run_cliffs() {
+  local program=$folder/tests/int4_ops_cuda_bench
+  if [ ! -x "$program" ]; then skipped+=('cliffs: int4_ops_cuda_bench not built'); return; fi
+  run 'INT4 products, 1 to 33 rows' "$bench_seconds" "$program" --cliffs
+  judge 'INT4 products, 1 to 33 rows' "$(grep -E '^[0-9]+ steps over' "$own")"
+  numbers+=$(printf '\nrows\n'; grep '^step: ' "$own")$'\n'
+}
+
+# A row for each point that alternate.py says something about, also where it was stopped later.
+run_peers() {
+  local python=${PYTHON:-python3} why line
+  if [ ! -x "$folder/bin/fut" ]; then skipped+=('peers: no fut built'); return; fi
+  if ! why=$(LD_LIBRARY_PATH=$system_libraries "$python" -c 'import torch; assert torch.cuda.is_available(), "PyTorch sees no GPU"' 2>&1); then
+    skipped+=("peers: $(tail -1 <<<"$why")")
+    return
+  fi
+  # PyTorch is not to get FOLDER/lib; fut finds it by itself.
+  # shellcheck disable=SC2086
+  run 'peers' "$peers_seconds" env LD_LIBRARY_PATH="$system_libraries" "$python" "$here/bench/alternate.py" \
+    --fut "$folder/bin/fut" --out "$log.peers.jsonl" $points
+  judge 'peers' "in turn; all of it in $log.peers.jsonl"
+  while IFS= read -r line; do
+    case $line in
+      *FAILED*) row "peers ${line%% *}" FAILED '' "${line#*FAILED: }" ;;
+      *) row "peers ${line%% *}" ok '' "ours ${line#* ours }" ;;
+    esac
+  done < <(grep -E '^(8b|70b|step):[0-9]+ ' "$own" | awk '!seen[$1]++')
+}
+
 numbers=''
 { date -u '+%F %T UTC'
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader; } 2>&1 | tee -a "$log" >&2
-run_tests
+if [ "$tests" -eq 1 ]; then run_tests; else skipped+=('tests: --no-tests'); fi
 if [ "$sanitizer" -eq 1 ]; then run_sanitizer; else skipped+=('compute-sanitizer: --no-sanitizer'); fi
 if [ "$bench" -eq 1 ]; then run_bench; else skipped+=('benchmarks: --no-bench'); fi
+if [ "$cliffs" -eq 1 ]; then run_cliffs; fi
+if [ "$peers" -eq 1 ]; then run_peers; fi
 
 {
   printf '%s\n' "$numbers"

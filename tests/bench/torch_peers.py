@@ -26,7 +26,8 @@ A CASE may be a pattern ('block-8b-*'); without one, all that do not need transf
   quit         as the end of input
 Everything else that is printed, compilers' words among it, goes to standard error.
 
-All 8B cases at once take about 70 GB, one point of the table (a block in BF16 and INT4) at most 20.
+Memory, by counting: a block in BF16 and INT4 at most 11 GB (70B, batch 32), a whole step in both at most 39
+(batch 32), read 4, and 4 more while it is built.
 """
 
 import argparse

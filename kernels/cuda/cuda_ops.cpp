@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/int4_ops.h"
+#include "kernels/cuda/prompt_ops.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/error.h"
 
@@ -26,6 +27,8 @@ void qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context) {
   refuse_plain(a.gain != nullptr);
   if (const Int4Matrix* w = as_int4(a.weights)) {
     int4_qkv_rope_append(a, *w, context);
+  } else if (a.x.dtype == DType::BF16) {
+    prompt_qkv_rope_append(a, context);
   } else {
     row_qkv_rope_append(a, context);
   }
@@ -48,6 +51,8 @@ void linear_residual(const LinearResidualArgs& a, LaunchContext& context) {
   refuse_plain(a.x.dtype == DType::F32);
   if (const auto* w = std::get_if<Int4Matrix>(&a.weight)) {
     int4_linear_residual(a, *w, context);
+  } else if (a.residual.dtype == DType::BF16) {
+    prompt_linear_residual(a, context);
   } else {
     row_linear_residual(a, context);
   }
@@ -58,6 +63,8 @@ void gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context) {
   refuse_plain(a.gain != nullptr);
   if (const Int4Matrix* w = as_int4(a.weights)) {
     int4_gate_up_swiglu(a, *w, context);
+  } else if (a.x.dtype == DType::BF16) {
+    prompt_gate_up_swiglu(a, context);
   } else {
     row_gate_up_swiglu(a, context);
   }

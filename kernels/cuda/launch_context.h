@@ -14,7 +14,15 @@
 namespace fut::cuda {
 
 // Whose scratch memory; each op has its own, so that neighbouring launches may overlap.
-enum class ScratchUse { SwigluNumbers, SwigluProgress, RowOperand, Attention, Sampling, kCount };
+enum class ScratchUse {
+  SwigluNumbers,
+  SwigluProgress,
+  RowOperand,
+  PromptSums,
+  Attention,
+  Sampling,
+  kCount
+};
 
 class LaunchContext {
  public:

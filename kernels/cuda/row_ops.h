@@ -9,6 +9,10 @@ namespace fut::cuda {
 
 // Weights of the types bf16 and fp8 of ops.h. The same bits for a token whatever other tokens there are.
 void row_qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context);
+// Of `count` tokens from `first` on: turns, rotates, rounds and stores what the projections gave, float32
+// [token][outputs].
+void finish_heads(const QkvRopeAppendArgs& a, const float* projected, std::int64_t first,
+                  std::int64_t count, LaunchContext& context);
 void row_linear_residual(const LinearResidualArgs& a, LaunchContext& context);
 void row_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context);
 // BF16 or INT8 weights, rescoring included.

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/qkv_outputs.cuh"
 #include "kernels/cuda/row_gemm_launch.cuh"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/row_project.h"
-#include "kernels/cuda/step_tokens.cuh"
 #include "kernels/numeric/hadamard.h"
 
 namespace fut::cuda {
@@ -18,90 +18,6 @@ namespace {
 
 constexpr const char* kOp = "qkv_rope_append";
 constexpr int kFinishThreads = 128;
-
-// Where queries, keys and values of a step go.
-struct QkvOutputs {
-  ActivationView q, k, v;
-  KvPages kv;  // data null: to k and v
-  RaggedBatch batch;
-  const float* cos;
-  const float* sin;
-  int num_q_heads, num_kv_heads, head_dim;
-  std::int64_t first_token;  // of the step, in this launch
-
-  explicit QkvOutputs(const QkvRopeAppendArgs& a, std::int64_t first)
-      : q(a.q_out),
-        k(a.k_out),
-        v(a.v_out),
-        kv(a.kv),
-        batch(a.batch),
-        cos(a.rope_cos),
-        sin(a.rope_sin),
-        num_q_heads(a.num_q_heads),
-        num_kv_heads(a.num_kv_heads),
-        head_dim(a.head_dim),
-        first_token(first) {}
-
-  __device__ static void put(void* data, DType dtype, std::int64_t i, float value) {
-    if (dtype == DType::F32) {
-      static_cast<float*>(data)[i] = value;
-    } else {
-      static_cast<std::uint16_t*>(data)[i] = f32_to_bf16(value);
-    }
-  }
-
-  // The first element of the slot of a key or value head.
-  [[nodiscard]] __device__ std::int64_t slot(std::int64_t token, int head, bool is_value) const {
-    const int position = batch.positions[token];
-    const int sequence = sequence_of_token(batch, static_cast<int>(token));
-    const std::int64_t page = page_of_position(batch, sequence, position);
-    const int within = position % layout::kPageTokens;
-    return page * kv.page.elements() +
-           (is_value ? kv.page.v_offset(head, within) : kv.page.k_offset(head, within));
-  }
-
-  // Dims of one head, counted over query, key and value heads: values[i] to dim dims[i]. `token` in
-  // this launch.
-  template <int kCount>
-  __device__ void store(int token, int head, const int (&dims)[kCount],
-                        const float (&values)[kCount]) const {
-    const std::int64_t t = first_token + token;
-    void* data = q.data;
-    DType dtype = q.dtype;
-    std::int64_t begin = t * q.row_stride + head * head_dim;
-    if (head >= num_q_heads) {
-      const bool is_value = head >= num_q_heads + num_kv_heads;
-      const int kv_head = head - num_q_heads - (is_value ? num_kv_heads : 0);
-      if (kv.data != nullptr) {
-        data = kv.data;
-        dtype = kv.dtype;
-        begin = slot(t, kv_head, is_value);
-      } else {
-        const ActivationView& view = is_value ? v : k;
-        data = view.data;
-        dtype = view.dtype;
-        begin = t * view.row_stride + kv_head * head_dim;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) put(data, dtype, begin + dims[i], values[i]);
-  }
-
-  [[nodiscard]] __device__ bool is_turned(int head) const {
-    return head < num_q_heads + num_kv_heads;
-  }
-
-  // Turns pair i of a head: two products and one sum each, none fused.
-  __device__ void turn(int token, int i, float& a, float& b) const {
-    const std::int64_t angle =
-        static_cast<std::int64_t>(batch.positions[first_token + token]) * (head_dim / 2) + i;
-    const float c = cos[angle];
-    const float s = sin[angle];
-    const float turned = __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
-    b = __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s));
-    a = turned;
-  }
-};
 
 // Rows as RowOrder::qkv pairs them.
 struct RopeEpilogue {
@@ -184,10 +100,6 @@ void launch_in_two(const QkvRopeAppendArgs& a, const RowMatrix& matrix, LaunchCo
   auto* memory = static_cast<std::uint8_t*>(context.scratch(
       ScratchUse::RowOperand, operand_bytes + static_cast<std::size_t>(most * matrix.rows) * 4));
   auto* projected = reinterpret_cast<float*>(memory + operand_bytes);
-  const float norm =
-      a.rotation_block > 0
-          ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.rotation_block)))
-          : 1.0F;
   for (std::int64_t first = 0; first < a.x.rows; first += most) {
     const std::int64_t count = std::min(most, a.x.rows - first);
     RowProjection p;
@@ -200,17 +112,26 @@ void launch_in_two(const QkvRopeAppendArgs& a, const RowMatrix& matrix, LaunchCo
     p.matrix = matrix;
     p.out = {projected, count, matrix.rows, matrix.rows};
     row_project(p, context);
-    LaunchShape shape;
-    shape.grid = dim3(static_cast<unsigned>(a.num_q_heads + 2 * a.num_kv_heads),
-                      static_cast<unsigned>(count));
-    shape.block = kFinishThreads;
-    shape.shared_bytes = static_cast<std::size_t>(a.head_dim) * 4;
-    launch_dependent(kOp, finish_heads_kernel, shape, context.handle(), projected,
-                     QkvOutputs(a, first), a.rotation_block, norm);
+    finish_heads(a, projected, first, count, context);
   }
 }
 
 }  // namespace
+
+void finish_heads(const QkvRopeAppendArgs& a, const float* projected, std::int64_t first,
+                  std::int64_t count, LaunchContext& context) {
+  const float norm =
+      a.rotation_block > 0
+          ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.rotation_block)))
+          : 1.0F;
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(a.num_q_heads + 2 * a.num_kv_heads),
+                    static_cast<unsigned>(count));
+  shape.block = kFinishThreads;
+  shape.shared_bytes = static_cast<std::size_t>(a.head_dim) * 4;
+  launch_dependent(kOp, finish_heads_kernel, shape, context.handle(), projected,
+                   QkvOutputs(a, first), a.rotation_block, norm);
+}
 
 void row_qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context) {
   const RowMatrix matrix = matrix_of(a.weights);

@@ -25,4 +25,12 @@ __device__ __forceinline__ std::uint32_t f16x2_saturating(float low, float high)
   return pair;
 }
 
+// Two E4M3, `low` in the lower byte, to the nearest, ties to even; beyond E4M3's range its largest
+// number, a NaN stays one.
+__device__ __forceinline__ std::uint16_t e4m3x2(float low, float high) {
+  std::uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 }  // namespace fut::cuda::ptx

@@ -1,5 +1,5 @@
 // What epilogues of the prompt products share: a thread's sums eight at a time, times their scales, and
-// stores of eight neighbouring numbers.
+// where they belong.
 #pragma once
 
 #include <cstdint>
@@ -10,58 +10,57 @@
 
 namespace fut::cuda {
 
-// Eight outputs of a thread, in a block of 32 rows of a part.
+// Eight outputs of a thread for each of its two tokens: block `block` of 32 rows of a tile. In spread
+// order they are neighbours, and blocks are in the matrix or not as wholes.
+template <bool kSpread>
 struct PromptEight {
+  int block = 0;
   int part_begin = 0, part_rows = 0;
-  int first = 0;  // row of the part where the block of 32 begins
-  bool spread = false;
+  int first = 0;  // row of the part where the block begins
 
-  __device__ PromptEight(const PromptGemmArgs& args, int part, int first_row)
-      : part_begin(args.part_begin[part]),
+  // `row`: the tile's first of the part, of which the tile's block `part_block` is the first.
+  __device__ __forceinline__ PromptEight(const PromptGemmArgs& args, int part, int row, int of_tile,
+                                         int part_block = 0)
+      : block(of_tile),
+        part_begin(args.part_begin[part]),
         part_rows(args.part_rows[part]),
-        first(first_row),
-        spread(args.spread) {}
+        first(row + layout::kSpreadRows * (of_tile - part_block)) {}
 
-  // Row of the part of number i; in spread order row(0) and the next seven.
-  [[nodiscard]] __device__ __forceinline__ int row(int i) const {
-    return first + layout::prompt_output(spread, static_cast<int>(threadIdx.x) % 32, i);
-  }
   // Whether there are any outputs.
   [[nodiscard]] __device__ __forceinline__ bool is_there() const { return first < part_rows; }
-};
-
-// What the sums of eight rows are multiplied by; float32 row scales lie at a multiple of 16 bytes where
-// rows are in spread order.
-template <class Format>
-struct PromptScales {
-  float values[8];
-
-  __device__ __forceinline__ PromptScales(const PromptGemmArgs& args, const PromptEight& at) {
-    if constexpr (!Format::kHasScales) return;
-    const float* scales = args.row_scales + at.part_begin;
-    if (at.spread) {
-      const auto* fours = reinterpret_cast<const float4*>(scales + at.row(0));
-      const float4 a = __ldg(fours);
-      const float4 b = __ldg(fours + 1);
-      const float all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = all[i] * args.scale_factor;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        values[i] = at.row(i) < at.part_rows ? __ldg(scales + at.row(i)) * args.scale_factor : 0.0F;
-      }
-    }
+  // Row of the part of number i.
+  [[nodiscard]] __device__ __forceinline__ int row(int i) const { return first + offset(i); }
+  [[nodiscard]] __device__ __forceinline__ bool has(int i) const {
+    return kSpread || row(i) < part_rows;
   }
 
-  // The results of block `block` for the token of `half`.
-  template <int kCount>
-  __device__ __forceinline__ void take(float (&v)[8], const float (&sums)[kCount], int block,
-                                       int half) const {
+  // The results for the token of `half`.
+  template <class Format, int kCount>
+  __device__ __forceinline__ void take(float (&v)[8], const float (&sums)[kCount],
+                                       const float* tile_scales, int half) const {
+    float scales[8];
+    if constexpr (Format::kHasScales) load(scales, tile_scales + layout::kSpreadRows * block);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float sum = sums[layout::prompt_register(block, half, i)];
-      v[i] = Format::kHasScales ? __fmul_rn(sum, values[i]) : sum;
+      v[i] = Format::kHasScales ? __fmul_rn(sum, scales[i]) : sum;
+    }
+  }
+
+ private:
+  [[nodiscard]] __device__ __forceinline__ static int offset(int i) {
+    return layout::prompt_output(kSpread, static_cast<int>(threadIdx.x) % 32, i);
+  }
+  __device__ __forceinline__ static void load(float (&v)[8], const float* scales) {
+    if constexpr (kSpread) {
+      const auto* fours = reinterpret_cast<const float4*>(scales + offset(0));
+      const float4 a = fours[0];
+      const float4 b = fours[1];
+      v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+      v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = scales[offset(i)];
     }
   }
 };

@@ -24,30 +24,27 @@ __device__ __forceinline__ float divided(float a, float b) {
 struct PromptSwigluEpilogue {
   void* out;
   bool is_e4m3;
-  bool in_eights;  // eight numbers of a row may be written at once
   std::int64_t stride;
   float out_scale;
   std::uint64_t* num_saturated;
 
-  template <class Format, int kCount>
+  template <class Format, bool kSpread, int kCount>
   __device__ __forceinline__ void finish(const float (&sums)[kCount], const PromptGemmArgs& args,
                                          const PromptPlace& place) const {
     constexpr int kPairs = kCount / 32;
     int num_clipped = 0;
 #pragma unroll
     for (int b = 0; b < kPairs; ++b) {
-      const int first = place.tile.row + layout::kSpreadRows * b;
-      const PromptEight gates(args, 0, first);
+      const PromptEight<kSpread> gates(args, 0, place.tile.row, b);
+      const PromptEight<kSpread> ups(args, 1, place.tile.row, kPairs + b, kPairs);
       if (!gates.is_there()) continue;
-      const PromptScales<Format> gate_scales(args, gates);
-      const PromptScales<Format> up_scales(args, PromptEight(args, 1, first));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int token = place.token + 8 * half;
         if (token >= args.num_tokens) continue;
         float gate[8], up[8];
-        gate_scales.take(gate, sums, b, half);
-        up_scales.take(up, sums, kPairs + b, half);
+        gates.template take<Format>(gate, sums, place.scales, half);
+        ups.template take<Format>(up, sums, place.scales, half);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           // Where the exponential is beyond float32, the result is 0 to every type.
@@ -55,7 +52,7 @@ struct PromptSwigluEpilogue {
           gate[i] = divided(gate[i], 1.0F + e) * up[i];
           if (is_e4m3) {
             gate[i] *= out_scale;
-            if (e4m3_saturates(gate[i]) && gates.row(i) < gates.part_rows) ++num_clipped;
+            if (e4m3_saturates(gate[i]) && gates.has(i)) ++num_clipped;
           }
         }
         store(token * stride, gates, gate);
@@ -68,11 +65,12 @@ struct PromptSwigluEpilogue {
   }
 
  private:
-  __device__ __forceinline__ void store(std::int64_t row, const PromptEight& at,
+  template <bool kSpread>
+  __device__ __forceinline__ void store(std::int64_t row, const PromptEight<kSpread>& at,
                                         const float (&v)[8]) const {
     auto* bytes = static_cast<std::uint8_t*>(out) + row;
     auto* halves = static_cast<std::uint16_t*>(out) + row;
-    if (at.spread && in_eights) {
+    if constexpr (kSpread) {
       if (is_e4m3) {
         const auto four = [&](int i) {
           const std::uint32_t low = ptx::e4m3x2(v[i], v[i + 1]);
@@ -83,15 +81,15 @@ struct PromptSwigluEpilogue {
       } else {
         *reinterpret_cast<uint4*>(halves + at.row(0)) = bf16x8(v);
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (at.row(i) >= at.part_rows) continue;
-      if (is_e4m3) {
-        bytes[at.row(i)] = ptx::saturated_e4m3(v[i]);
-      } else {
-        halves[at.row(i)] = f32_to_bf16(v[i]);
+      for (int i = 0; i < 8; ++i) {
+        if (!at.has(i)) continue;
+        if (is_e4m3) {
+          bytes[at.row(i)] = ptx::saturated_e4m3(v[i]);
+        } else {
+          halves[at.row(i)] = f32_to_bf16(v[i]);
+        }
       }
     }
   }
@@ -116,10 +114,9 @@ void prompt_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context) {
   set_normed_rows(kOp, a.x, a.eps, a.operand_scale, product, context);
   const bool in_eights = reinterpret_cast<std::uintptr_t>(a.out.data) % 16 == 0 &&
                          a.out.row_stride * dtype_bytes(a.out.dtype) % 16 == 0;
-  const PromptSwigluEpilogue epilogue{a.out.data,     a.out.dtype == DType::E4M3,
-                                      in_eights,      a.out.row_stride,
-                                      a.out_scale,    context.saturations() + 2};
-  launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale, epilogue, context);
+  const PromptSwigluEpilogue epilogue{a.out.data, a.out.dtype == DType::E4M3, a.out.row_stride,
+                                      a.out_scale, context.saturations() + 2};
+  launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale, in_eights, epilogue, context);
 }
 
 }  // namespace fut::cuda

@@ -48,19 +48,22 @@ struct PromptMaps {
 struct PromptPlace {
   int token = 0;
   PromptTile tile;
+  const float* scales = nullptr;  // of the tile's rows, in shared memory, as they come
 };
 
-template <class Format, int kTileRows, class Epilogue>
+// kSpread: rows lie in layout's spread order; see PromptGemmArgs.
+template <class Format, int kTileRows, bool kSpread, class Epilogue>
 class PromptGemm {
  public:
   static constexpr int kStages = prompt_stages(kTileRows);
   static constexpr int kStageBytes = prompt_stage_bytes(kTileRows);
   static constexpr int kStageColumns = layout::kPromptRowBytes / Format::kBytes;
 
-  __device__ PromptGemm(const PromptMaps& maps, const PromptGemmArgs& args, std::uint32_t shared)
+  __device__ PromptGemm(const PromptMaps& maps, const PromptGemmArgs& args, std::uint8_t* shared)
       : maps_(maps),
         args_(args),
-        ring_((shared + kPromptAlignment - 1) / kPromptAlignment * kPromptAlignment),
+        shared_(aligned(shared)),
+        ring_(ptx::shared_address(shared_)),
         barriers_(ring_ + kStages * kStageBytes),
         rank_(static_cast<int>(blockIdx.x) % args.cluster) {}
 
@@ -95,11 +98,15 @@ class PromptGemm {
     int stage = 0;
     std::uint32_t parity = 0;
     float sums[kTileRows / 2];
+    float scales[kTileRows / 128];
+    int buffer = 0;
     if (warpgroup == 1) {
       const int lag = args_.num_stages_of_k < kLag ? args_.num_stages_of_k : kLag;
       ptx::barrier_wait(full(lag - 1), 0);
     }
     for (int index = first_tile(); index < args_.num_tiles; index += num_clusters()) {
+      const PromptTile tile = args_.tile(index);
+      load_scales(scales, tile);  // which arrive while the tile is multiplied
       int previous = 0;
       for (int k = 0; k < args_.num_stages_of_k; ++k) {
         ptx::barrier_wait(full(stage), parity);
@@ -112,16 +119,55 @@ class PromptGemm {
       ptx::wgmma_wait<0>();
       ptx::hold_registers(sums);
       release(previous);
-      const PromptTile tile = args_.tile(index);
+      const float* tile_scales = share_scales(scales, warpgroup, buffer);
+      buffer ^= 1;
       const int thread = static_cast<int>(threadIdx.x) % 128;
       const int token = (tile.token_tile + rank_) * layout::kPromptTileTokens + 64 * warpgroup +
                         layout::prompt_sum(thread, 0).token;
-      epilogue.template finish<Format>(sums, args_, PromptPlace{token, tile});
+      epilogue.template finish<Format, kSpread>(sums, args_, PromptPlace{token, tile, tile_scales});
+      __syncwarp();  // products take whole warps
     }
   }
 
  private:
   static constexpr int kLag = 3;  // the second warpgroup starts when so many stages are there
+
+  __device__ static std::uint8_t* aligned(std::uint8_t* shared) {
+    const std::uint32_t over = ptx::shared_address(shared) % kPromptAlignment;
+    return shared + (over == 0 ? 0 : kPromptAlignment - over);
+  }
+
+  // Of the rows of a tile, some for each thread of a warpgroup.
+  __device__ void load_scales(float (&scales)[kTileRows / 128], const PromptTile& tile) const {
+    if constexpr (Format::kHasScales) {
+#pragma unroll
+      for (int i = 0; i < kTileRows / 128; ++i) {
+        int row = static_cast<int>(threadIdx.x) % 128 + 128 * i;
+        int part = tile.part;
+        if (args_.paired && row >= args_.rows_of_tile) {
+          row -= args_.rows_of_tile;
+          part = 1;
+        }
+        row += tile.row;
+        const float* all = args_.row_scales + args_.part_begin[part];
+        scales[i] = row < args_.part_rows[part] ? __ldg(all + row) : 0.0F;
+      }
+    }
+  }
+  // For all of the warpgroup, times the factor. Of two buffers in turns the one that nobody reads any more.
+  __device__ const float* share_scales(const float (&scales)[kTileRows / 128], int warpgroup,
+                                       int buffer) const {
+    auto* all = reinterpret_cast<float*>(shared_ + kStages * (kStageBytes + 2 * 8)) +
+                (2 * warpgroup + buffer) * kTileRows;
+    if constexpr (Format::kHasScales) {
+#pragma unroll
+      for (int i = 0; i < kTileRows / 128; ++i) {
+        all[threadIdx.x % 128 + 128 * i] = scales[i] * args_.scale_factor;
+      }
+      ptx::meet_at(1 + warpgroup, 128);
+    }
+    return all;
+  }
 
   __device__ int first_tile() const { return static_cast<int>(blockIdx.x) / args_.cluster; }
   __device__ int num_clusters() const { return static_cast<int>(gridDim.x) / args_.cluster; }
@@ -151,12 +197,12 @@ class PromptGemm {
       const std::uint32_t place = weights_at(stage) + half * (kHalf * layout::kPromptRowBytes);
       if (args_.cluster == 2) {
         constexpr std::uint16_t kBoth = 3;
-        if (args_.spread) {
+        if constexpr (kSpread) {
           ptx::copy_box_5(place, map, full(stage), column, row / layout::kSpreadRows, kBoth);
         } else {
           ptx::copy_box(place, map, full(stage), column, row, kBoth);
         }
-      } else if (args_.spread) {
+      } else if constexpr (kSpread) {
         ptx::copy_box_5(place, map, full(stage), column, row / layout::kSpreadRows);
       } else {
         ptx::copy_box(place, map, full(stage), column, row);
@@ -174,7 +220,8 @@ class PromptGemm {
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      ptx::wgmma(typename Format::Operands{}, sums, tokens + 2 * step, weights + 2 * step, k + step);
+      ptx::wgmma(typename Format::Operands{}, sums, tokens + 2 * step, weights + 2 * step,
+                 step > 0 ? 1 : k);
     }
     ptx::wgmma_commit();
   }
@@ -189,18 +236,18 @@ class PromptGemm {
 
   const PromptMaps& maps_;
   const PromptGemmArgs& args_;
+  std::uint8_t* shared_;
   std::uint32_t ring_, barriers_;
   int rank_;
 };
 
-template <class Format, int kTileRows, class Epilogue>
+template <class Format, int kTileRows, bool kSpread, class Epilogue>
 __global__ void __launch_bounds__(kPromptThreads, 1)
     prompt_gemm_kernel(const __grid_constant__ PromptMaps maps,
                        const __grid_constant__ PromptGemmArgs args,
                        const __grid_constant__ Epilogue epilogue) {
   extern __shared__ __align__(1024) std::uint8_t prompt_gemm_shared[];
-  const PromptGemm<Format, kTileRows, Epilogue> gemm(maps, args,
-                                                     ptx::shared_address(prompt_gemm_shared));
+  const PromptGemm<Format, kTileRows, kSpread, Epilogue> gemm(maps, args, prompt_gemm_shared);
   // The same for all lanes of a warp, so that the compiler knows it.
   const int warpgroup = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
   if (threadIdx.x == 0) {

@@ -30,11 +30,11 @@ namespace fut::cuda {
   return maps;
 }
 
-template <class Format, int kTileRows, class Epilogue>
+template <class Format, int kTileRows, bool kSpread, class Epilogue>
 void launch_prompt_instance(const char* op, const PromptProduct& product,
                             const PromptGemmPlan& plan, const Epilogue& epilogue,
                             StreamHandle stream) {
-  const auto kernel = prompt_gemm_kernel<Format, kTileRows, Epilogue>;
+  const auto kernel = prompt_gemm_kernel<Format, kTileRows, kSpread, Epilogue>;
   FUT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       prompt_shared_bytes(kTileRows)));
   LaunchShape shape;
@@ -45,26 +45,33 @@ void launch_prompt_instance(const char* op, const PromptProduct& product,
   launch_dependent(op, kernel, shape, stream, prompt_maps(product, plan), plan.args, epilogue);
 }
 
-template <class Epilogue>
-void launch_prompt_plan(const char* op, const PromptProduct& product, const PromptGemmPlan& plan,
-                        const Epilogue& epilogue, StreamHandle stream) {
-  if (product.code_bytes == 1) {
-    if (plan.tile_rows == 256) {
-      launch_prompt_instance<PromptE4m3, 256>(op, product, plan, epilogue, stream);
-    } else {
-      launch_prompt_instance<PromptE4m3, 128>(op, product, plan, epilogue, stream);
-    }
+template <class Format, class Epilogue>
+void launch_prompt_format(const char* op, const PromptProduct& product, const PromptGemmPlan& plan,
+                          const Epilogue& epilogue, StreamHandle stream) {
+  if (!plan.args.spread) {
+    launch_prompt_instance<Format, 128, false>(op, product, plan, epilogue, stream);
   } else if (plan.tile_rows == 256) {
-    launch_prompt_instance<PromptBf16, 256>(op, product, plan, epilogue, stream);
+    launch_prompt_instance<Format, 256, true>(op, product, plan, epilogue, stream);
   } else {
-    launch_prompt_instance<PromptBf16, 128>(op, product, plan, epilogue, stream);
+    launch_prompt_instance<Format, 128, true>(op, product, plan, epilogue, stream);
   }
 }
 
 template <class Epilogue>
+void launch_prompt_plan(const char* op, const PromptProduct& product, const PromptGemmPlan& plan,
+                        const Epilogue& epilogue, StreamHandle stream) {
+  if (product.code_bytes == 1) {
+    launch_prompt_format<PromptE4m3>(op, product, plan, epilogue, stream);
+  } else {
+    launch_prompt_format<PromptBf16>(op, product, plan, epilogue, stream);
+  }
+}
+
+// in_eights: the epilogue may read and write eight neighbouring numbers at once.
+template <class Epilogue>
 void launch_prompt_gemm(const char* op, const PromptProduct& product, float scale_factor,
-                        const Epilogue& epilogue, LaunchContext& context) {
-  PromptGemmPlan plan = plan_prompt_gemm(product, context.machine());
+                        bool in_eights, const Epilogue& epilogue, LaunchContext& context) {
+  PromptGemmPlan plan = plan_prompt_gemm(product, in_eights, context.machine());
   plan.args.scale_factor = scale_factor;
   launch_prompt_plan(op, product, plan, epilogue, context.handle());
 }

@@ -23,6 +23,10 @@ int div_up(std::int64_t a, int b) {
 
 PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows, int cluster,
                                 bool spread, const Int4GemmMachine& machine) {
+  for (int i = 0; i < product.num_parts; ++i) {
+    if (product.parts[i].rows % layout::kSpreadRows != 0) spread = false;
+  }
+  if (!spread) tile_rows = 128;
   PromptGemmPlan plan;
   plan.tile_rows = tile_rows;
   PromptGemmArgs& a = plan.args;
@@ -40,7 +44,6 @@ PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows, int
     a.part_begin[i] = product.parts[i].begin;
     a.part_rows[i] = product.parts[i].rows;
     a.part_tiles[i] = is_there && (i == 0 || !product.paired) ? a.row_tiles : INT_MAX;
-    if (is_there && product.parts[i].rows % layout::kSpreadRows != 0) a.spread = false;
     if (a.part_tiles[i] != INT_MAX) a.row_tiles += div_up(product.parts[i].rows, a.rows_of_tile);
   }
   a.num_tiles = a.token_groups * a.row_tiles;
@@ -50,15 +53,16 @@ PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows, int
   return plan;
 }
 
-PromptGemmPlan plan_prompt_gemm(const PromptProduct& product, const Int4GemmMachine& machine) {
+PromptGemmPlan plan_prompt_gemm(const PromptProduct& product, bool in_eights,
+                                const Int4GemmMachine& machine) {
   // A pair of blocks shares weights where there are tokens for both.
   const int cluster = product.tokens > layout::kPromptTileTokens && machine.max_clusters_of_2 > 0 ? 2 : 1;
   PromptGemmPlan best;
   double best_time = 0;
   for (const int tile_rows : {256, 128}) {
-    const PromptGemmPlan plan = make_prompt_plan(product, tile_rows, cluster, true, machine);
+    const PromptGemmPlan plan = make_prompt_plan(product, tile_rows, cluster, in_eights, machine);
     const int waves = div_up(std::int64_t{plan.args.num_tiles} * cluster, plan.num_blocks);
-    const double time = waves * (tile_rows == 256 ? 1.0 : kNarrowTile);
+    const double time = waves * (plan.tile_rows == 256 ? 1.0 : kNarrowTile);
     if (best.tile_rows == 0 || time < best_time) {
       best = plan;
       best_time = time;

@@ -24,8 +24,14 @@ inline constexpr int kPromptTokenBytes = layout::kPromptTileTokens * layout::kPr
   return tile_rows == 256 ? 4 : 6;
 }
 inline constexpr int kPromptAlignment = 1024;  // of a stage, for the swizzle
+// float [warpgroup][2][row of the tile]
+[[nodiscard]] constexpr int prompt_scale_bytes(int tile_rows) {
+  return kPromptConsumers * 2 * tile_rows * 4;
+}
+// Stages, scales, two barriers for each stage.
 [[nodiscard]] constexpr int prompt_shared_bytes(int tile_rows) {
-  return kPromptAlignment + prompt_stages(tile_rows) * (prompt_stage_bytes(tile_rows) + 2 * 8);
+  return kPromptAlignment + prompt_scale_bytes(tile_rows) +
+         prompt_stages(tile_rows) * (prompt_stage_bytes(tile_rows) + 2 * 8);
 }
 static_assert(prompt_shared_bytes(256) <= kMaxSharedBytes && prompt_shared_bytes(128) <= kMaxSharedBytes);
 
@@ -76,7 +82,7 @@ struct PromptGemmArgs {
   int part_begin[PromptProduct::kMaxParts] = {};
   int part_rows[PromptProduct::kMaxParts] = {};
   bool paired = false;
-  bool spread = false;  // rows lie in layout's spread order
+  bool spread = false;  // rows lie in layout's spread order; outputs are written in eights
   const float* row_scales = nullptr;
   float scale_factor = 1;  // multiplies them
 
@@ -99,9 +105,11 @@ struct PromptGemmPlan {
   PromptGemmArgs args;
 };
 
-[[nodiscard]] PromptGemmPlan plan_prompt_gemm(const PromptProduct& product,
+// in_eights: the epilogue may read and write eight neighbouring numbers of a row at once.
+[[nodiscard]] PromptGemmPlan plan_prompt_gemm(const PromptProduct& product, bool in_eights,
                                               const Int4GemmMachine& machine);
-// One way to do it, of those that plan_prompt_gemm chooses from.
+// One way to do it, of those that plan_prompt_gemm chooses from. spread: where parts are whole blocks of
+// 32 rows; else tiles have 128 rows.
 [[nodiscard]] PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows,
                                               int cluster, bool spread,
                                               const Int4GemmMachine& machine);

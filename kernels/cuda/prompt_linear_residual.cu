@@ -13,26 +13,20 @@ constexpr const char* kOp = "linear_residual";
 struct PromptResidualEpilogue {
   std::uint16_t* residual;
   std::int64_t stride;
-  bool in_eights;  // eight numbers of a row may be read and written at once
 
-  template <class Format, int kCount>
+  template <class Format, bool kSpread, int kCount>
   __device__ __forceinline__ void finish(const float (&sums)[kCount], const PromptGemmArgs& args,
                                          const PromptPlace& place) const {
-    constexpr int kBlocks = kCount / 16;
     constexpr int kAtOnce = 4;  // blocks whose loads are under way together
 #pragma unroll
-    for (int first = 0; first < kBlocks; first += kAtOnce) {
+    for (int first = 0; first < kCount / 16; first += kAtOnce) {
       uint4 old[kAtOnce][2];
-      const auto at = [&](int block) {
-        return PromptEight(args, place.tile.part, place.tile.row + layout::kSpreadRows * block);
-      };
-      const bool whole = args.spread && in_eights;
-      if (whole) {
+      if constexpr (kSpread) {
 #pragma unroll
         for (int b = 0; b < kAtOnce; ++b) {
+          const PromptEight<kSpread> eight(args, place.tile.part, place.tile.row, first + b);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const PromptEight eight = at(first + b);
             const int token = place.token + 8 * half;
             if (token < args.num_tokens && eight.is_there()) {
               old[b][half] = *reinterpret_cast<const uint4*>(row(token) + eight.row(0));
@@ -42,16 +36,15 @@ struct PromptResidualEpilogue {
       }
 #pragma unroll
       for (int b = 0; b < kAtOnce; ++b) {
-        const PromptEight eight = at(first + b);
+        const PromptEight<kSpread> eight(args, place.tile.part, place.tile.row, first + b);
         if (!eight.is_there()) continue;
-        const PromptScales<Format> scales(args, eight);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int token = place.token + 8 * half;
           if (token >= args.num_tokens) continue;
           float v[8];
-          scales.take(v, sums, first + b, half);
-          if (whole) {
+          eight.template take<Format>(v, sums, place.scales, half);
+          if constexpr (kSpread) {
             *reinterpret_cast<uint4*>(row(token) + eight.row(0)) = added(old[b][half], v);
           } else {
             add_apart(row(token), eight, v);
@@ -74,11 +67,11 @@ struct PromptResidualEpilogue {
     }
     return bf16x8(sum);
   }
-  __device__ static void add_apart(std::uint16_t* to, const PromptEight& eight,
+  __device__ static void add_apart(std::uint16_t* to, const PromptEight<false>& eight,
                                    const float (&v)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (eight.row(i) >= eight.part_rows) continue;
+      if (!eight.has(i)) continue;
       std::uint16_t* place = to + eight.row(i);
       *place = f32_to_bf16(__fadd_rn(bf16_to_f32(*place), v[i]));
     }
@@ -92,10 +85,9 @@ void prompt_linear_residual(const LinearResidualArgs& a, LaunchContext& context)
   set_readable_rows(kOp, a.x, product, context);
   const bool in_eights = reinterpret_cast<std::uintptr_t>(a.residual.data) % 16 == 0 &&
                          a.residual.row_stride % 8 == 0;
-  launch_prompt_gemm(kOp, product, 1.0F / a.x_scale,
-                     PromptResidualEpilogue{static_cast<std::uint16_t*>(a.residual.data),
-                                            a.residual.row_stride, in_eights},
-                     context);
+  const PromptResidualEpilogue epilogue{static_cast<std::uint16_t*>(a.residual.data),
+                                        a.residual.row_stride};
+  launch_prompt_gemm(kOp, product, 1.0F / a.x_scale, in_eights, epilogue, context);
 }
 
 }  // namespace fut::cuda

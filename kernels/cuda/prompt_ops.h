@@ -15,7 +15,8 @@ void prompt_linear_residual(const LinearResidualArgs& a, LaunchContext& context)
 void prompt_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context);
 
 // Plain products, results in float32 as the sums give them times their scales and `factor`: for ops that
-// finish them elsewhere, tests and measurements.
+// finish them elsewhere, tests and measurements. With a plan in spread order `out` and its rows lie at
+// multiples of 16 bytes.
 void prompt_project(const PromptProduct& product, const PromptGemmPlan& plan,
                     MatrixView<float> out, LaunchContext& context);
 // The same, rounded to BF16.

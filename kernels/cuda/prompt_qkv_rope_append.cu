@@ -25,88 +25,96 @@ struct DimPairs {
 
 struct PromptRopeEpilogue {
   QkvOutputs outputs;
-  bool in_eights;  // BF16 everywhere, eight numbers of a row may be written at once
 
-  template <class Format, int kCount>
+  template <class Format, bool kSpread, int kCount>
   __device__ __forceinline__ void finish(const float (&sums)[kCount], const PromptGemmArgs& args,
                                          const PromptPlace& place) const {
     if (outputs.head_dim == 128) {
-      finish_heads<Format, 2>(sums, args, place);
+      finish_heads<Format, kSpread, 2>(sums, args, place);
     } else {
-      finish_heads<Format, 1>(sums, args, place);
+      finish_heads<Format, kSpread, 1>(sums, args, place);
     }
   }
 
  private:
   // kHalf: blocks of 32 rows in half a head.
-  template <class Format, int kHalf, int kCount>
+  template <class Format, bool kSpread, int kHalf, int kCount>
   __device__ __forceinline__ void finish_heads(const float (&sums)[kCount],
                                                const PromptGemmArgs& args,
                                                const PromptPlace& place) const {
     constexpr int kHeadDim = 2 * kHalf * layout::kSpreadRows;
+    constexpr int kBlocks = kCount / 16;
 #pragma unroll
-    for (int b = 0; b < kCount / 32; ++b) {
-      const int lower_block = b / kHalf * 2 * kHalf + b % kHalf;
-      const int first = place.tile.row + layout::kSpreadRows * lower_block;
-      const PromptEight lower(args, place.tile.part, first);
-      if (!lower.is_there()) continue;
-      const PromptScales<Format> lower_scales(args, lower);
-      const PromptScales<Format> upper_scales(
-          args, PromptEight(args, place.tile.part, first + kHeadDim / 2));
-      const int head = (lower.part_begin + first) / kHeadDim;
-      const int dim = first % kHeadDim + layout::prompt_output(true, threadIdx.x % 32, 0);
+    for (int half = 0; half < 2; ++half) {
+      const int token = place.token + 8 * half;
+      if (token >= args.num_tokens) continue;
+      const std::int64_t angle =
+          static_cast<std::int64_t>(__ldg(outputs.batch.positions + token)) * (kHeadDim / 2);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int token = place.token + 8 * half;
-        if (token >= args.num_tokens) continue;
-        DimPairs v;
-        lower_scales.take(v.lower, sums, lower_block, half);
-        upper_scales.take(v.upper, sums, lower_block + kHalf, half);
-        if (outputs.is_turned(head)) turn(v, token, dim);
-        store(v, token, head, dim);
+      for (int first_block = 0; first_block < kBlocks; first_block += 2 * kHalf) {
+        const PromptEight<kSpread> first(args, place.tile.part, place.tile.row, first_block);
+        if (!first.is_there()) continue;
+        const int head = (first.part_begin + first.first) / kHeadDim;
+        const QkvOutputs::HeadPlace to = outputs.place_of(token, head);
+#pragma unroll
+        for (int b = first_block; b < first_block + kHalf; ++b) {
+          const PromptEight<kSpread> lower(args, place.tile.part, place.tile.row, b);
+          const PromptEight<kSpread> upper(args, place.tile.part, place.tile.row, b + kHalf);
+          DimPairs v;
+          lower.template take<Format>(v.lower, sums, place.scales, half);
+          upper.template take<Format>(v.upper, sums, place.scales, half);
+          if (outputs.is_turned(head)) turn(v, lower, angle - first.first);
+          store(v, lower, to, first.first, kHeadDim / 2);
+        }
       }
     }
   }
 
-  // As QkvOutputs::turn.
-  __device__ __forceinline__ void turn(DimPairs& v, int token, int dim) const {
-    const std::int64_t angle =
-        static_cast<std::int64_t>(__ldg(outputs.batch.positions + token)) *
-            (outputs.head_dim / 2) +
-        dim;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-      const float4 cos = load_four(outputs.cos + angle + i);
-      const float4 sin = load_four(outputs.sin + angle + i);
-      const float c[4] = {cos.x, cos.y, cos.z, cos.w};
-      const float s[4] = {sin.x, sin.y, sin.z, sin.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float a = v.lower[i + j];
-        const float b = v.upper[i + j];
-        v.lower[i + j] = __fsub_rn(__fmul_rn(a, c[j]), __fmul_rn(b, s[j]));
-        v.upper[i + j] = __fadd_rn(__fmul_rn(b, c[j]), __fmul_rn(a, s[j]));
-      }
-    }
-  }
-  __device__ __forceinline__ float4 load_four(const float* from) const {
-    if (in_eights) return __ldg(reinterpret_cast<const float4*>(from));
-    return make_float4(__ldg(from), __ldg(from + 1), __ldg(from + 2), __ldg(from + 3));
-  }
-
-  __device__ __forceinline__ void store(const DimPairs& v, int token, int head, int dim) const {
-    const QkvOutputs::HeadPlace place = outputs.place_of(token, head);
-    if (in_eights) {
-      auto* row = static_cast<std::uint16_t*>(place.data) + place.begin + dim;
-      *reinterpret_cast<uint4*>(row) = bf16x8(v.lower);
-      *reinterpret_cast<uint4*>(row + outputs.head_dim / 2) = bf16x8(v.upper);
-      return;
-    }
+  // As QkvOutputs::turn; `angles`: where those of row 0 of the part would be.
+  template <bool kSpread>
+  __device__ __forceinline__ void turn(DimPairs& v, const PromptEight<kSpread>& at,
+                                       std::int64_t angles) const {
+    float c[8], s[8];
+    load(c, outputs.cos + angles, at);
+    load(s, outputs.sin + angles, at);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      QkvOutputs::put(place.data, place.dtype, place.begin + dim + i, v.lower[i]);
-      QkvOutputs::put(place.data, place.dtype, place.begin + dim + outputs.head_dim / 2 + i,
-                      v.upper[i]);
+      const float a = v.lower[i];
+      const float b = v.upper[i];
+      v.lower[i] = __fsub_rn(__fmul_rn(a, c[i]), __fmul_rn(b, s[i]));
+      v.upper[i] = __fadd_rn(__fmul_rn(b, c[i]), __fmul_rn(a, s[i]));
+    }
+  }
+  template <bool kSpread>
+  __device__ __forceinline__ static void load(float (&v)[8], const float* from,
+                                              const PromptEight<kSpread>& at) {
+    if constexpr (kSpread) {
+      const float4 a = __ldg(reinterpret_cast<const float4*>(from + at.row(0)));
+      const float4 b = __ldg(reinterpret_cast<const float4*>(from + at.row(0)) + 1);
+      v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+      v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = __ldg(from + at.row(i));
+    }
+  }
+
+  // The head's dim 0 is row `begin` of the part.
+  template <bool kSpread>
+  __device__ __forceinline__ static void store(const DimPairs& v, const PromptEight<kSpread>& at,
+                                               const QkvOutputs::HeadPlace& to, int begin,
+                                               int half_head) {
+    if constexpr (kSpread) {
+      auto* row = static_cast<std::uint16_t*>(to.data) + to.begin + (at.row(0) - begin);
+      *reinterpret_cast<uint4*>(row) = bf16x8(v.lower);
+      *reinterpret_cast<uint4*>(row + half_head) = bf16x8(v.upper);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const std::int64_t place = to.begin + (at.row(i) - begin);
+        QkvOutputs::put(to.data, to.dtype, place, v.lower[i]);
+        QkvOutputs::put(to.data, to.dtype, place + half_head, v.upper[i]);
+      }
     }
   }
 };
@@ -142,7 +150,7 @@ void launch_in_slices(const QkvRopeAppendArgs& a, PromptProduct product, LaunchC
   for (std::int64_t first = 0; first < a.x.rows; first += most) {
     product.tokens = std::min(most, a.x.rows - first);
     product.x = operands + first * product.x_stride * product.code_bytes;
-    PromptGemmPlan plan = plan_prompt_gemm(product, context.machine());
+    PromptGemmPlan plan = plan_prompt_gemm(product, rows % 8 == 0, context.machine());
     plan.args.scale_factor = 1.0F / a.operand_scale;
     prompt_project(product, plan, {sums, product.tokens, rows, rows}, context);
     finish_heads(a, sums, first, product.tokens, context);
@@ -158,8 +166,8 @@ void prompt_qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context) 
     launch_in_slices(a, product, context);
     return;
   }
-  launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale,
-                     PromptRopeEpilogue{QkvOutputs(a, 0), all_in_eights(a)}, context);
+  launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale, all_in_eights(a),
+                     PromptRopeEpilogue{QkvOutputs(a, 0)}, context);
 }
 
 }  // namespace fut::cuda

@@ -165,6 +165,37 @@ TEST(RowQkvCuda, GivesTheBitsOfTheCpuWhereProjectionsAreExact) {
   }
 }
 
+// x in BF16: the product of prompts.
+TEST(PromptQkvCuda, GivesTheBitsOfTheCpuWhereProjectionsAreExact) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const std::vector<CpuSetup> setups = cpu_setups();
+  Backend& cpu = *setups.back().backend;
+  const auto gpu = gpu_backend();
+  for (const Kind kind : {Kind::Bf16, Kind::Bf16Apart, Kind::Fp8}) {
+    for (const int head_dim : {32, 64, 128}) {
+      for (const DType out_type : {DType::BF16, DType::F32}) {
+        for (const bool to_cache : {true, false}) {
+          for (const int rotation_block : {0, 32}) {
+            if (rotation_block > 0 && out_type == DType::F32) continue;
+            const Case c = {.kind = kind,
+                            .x_type = DType::BF16,
+                            .out_type = out_type,
+                            .q_heads = 6,
+                            .kv_heads = 3,
+                            .head_dim = head_dim,
+                            .rotation_block = rotation_block,
+                            .to_cache = to_cache,
+                            .sequences = {{40, 40}, {1, 70}, {159, 160}, {64, 130}}};
+            SCOPED_TRACE(c.name());
+            const std::vector<float> x = x_of(c);
+            expect_same(run(cpu, c, QkvCase(cpu, c), x), run(*gpu, c, QkvCase(*gpu, c), x));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(RowQkvCuda, TakesMoreTokensThanOneLaunch) {
   FUT_REQUIRE_GPU_DEVICE();
   const std::vector<CpuSetup> setups = cpu_setups();

@@ -22,8 +22,7 @@ __device__ __forceinline__ float divided(float a, float b) {
 }
 
 struct PromptSwigluEpilogue {
-  void* out;
-  bool is_e4m3;
+  void* out;  // of the operands' type
   std::int64_t stride;
   float out_scale;
   std::uint64_t* num_saturated;
@@ -50,12 +49,9 @@ struct PromptSwigluEpilogue {
           // Where the exponential is beyond float32, the result is 0 to every type.
           const float e = fminf(expf(-gate[i]), 0x1p125F);
           gate[i] = divided(gate[i], 1.0F + e) * up[i];
-          if (is_e4m3) {
-            gate[i] *= out_scale;
-            if (e4m3_saturates(gate[i]) && gates.has(i)) ++num_clipped;
-          }
         }
-        store(token * stride, gates, gate);
+        if constexpr (Format::kHasScales) num_clipped += scale(gate, gates);
+        store<Format>(token * stride, gates, gate);
       }
     }
     if (num_clipped > 0) {
@@ -65,30 +61,49 @@ struct PromptSwigluEpilogue {
   }
 
  private:
+  // To the output's scale; how many are then too large for E4M3.
   template <bool kSpread>
+  __device__ __forceinline__ int scale(float (&v)[8], const PromptEight<kSpread>& at) const {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      v[i] *= out_scale;
+      largest = fmaxf(largest, fabsf(v[i]));
+    }
+    int count = 0;
+    if (e4m3_saturates(largest)) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) count += e4m3_saturates(v[i]) && at.has(i) ? 1 : 0;
+    }
+    return count;
+  }
+
+  template <class Format, bool kSpread>
   __device__ __forceinline__ void store(std::int64_t row, const PromptEight<kSpread>& at,
                                         const float (&v)[8]) const {
-    auto* bytes = static_cast<std::uint8_t*>(out) + row;
-    auto* halves = static_cast<std::uint16_t*>(out) + row;
-    if constexpr (kSpread) {
-      if (is_e4m3) {
+    if constexpr (Format::kHasScales) {
+      auto* to = static_cast<std::uint8_t*>(out) + row;
+      if constexpr (kSpread) {
         const auto four = [&](int i) {
           const std::uint32_t low = ptx::e4m3x2(v[i], v[i + 1]);
           const std::uint32_t high = ptx::e4m3x2(v[i + 2], v[i + 3]);
           return low | high << 16;
         };
-        *reinterpret_cast<uint2*>(bytes + at.row(0)) = make_uint2(four(0), four(4));
+        *reinterpret_cast<uint2*>(to + at.row(0)) = make_uint2(four(0), four(4));
       } else {
-        *reinterpret_cast<uint4*>(halves + at.row(0)) = bf16x8(v);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (at.has(i)) to[at.row(i)] = ptx::saturated_e4m3(v[i]);
+        }
       }
     } else {
+      auto* to = static_cast<std::uint16_t*>(out) + row;
+      if constexpr (kSpread) {
+        *reinterpret_cast<uint4*>(to + at.row(0)) = bf16x8(v);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (!at.has(i)) continue;
-        if (is_e4m3) {
-          bytes[at.row(i)] = ptx::saturated_e4m3(v[i]);
-        } else {
-          halves[at.row(i)] = f32_to_bf16(v[i]);
+        for (int i = 0; i < 8; ++i) {
+          if (at.has(i)) to[at.row(i)] = f32_to_bf16(v[i]);
         }
       }
     }
@@ -114,8 +129,8 @@ void prompt_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context) {
   set_normed_rows(kOp, a.x, a.eps, a.operand_scale, product, context);
   const bool in_eights = reinterpret_cast<std::uintptr_t>(a.out.data) % 16 == 0 &&
                          a.out.row_stride * dtype_bytes(a.out.dtype) % 16 == 0;
-  const PromptSwigluEpilogue epilogue{a.out.data, a.out.dtype == DType::E4M3, a.out.row_stride,
-                                      a.out_scale, context.saturations() + 2};
+  const PromptSwigluEpilogue epilogue{a.out.data, a.out.row_stride, a.out_scale,
+                                      context.saturations() + 2};
   launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale, in_eights, epilogue, context);
 }
 

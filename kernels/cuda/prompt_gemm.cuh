@@ -169,15 +169,25 @@ class PromptGemm {
     return all;
   }
 
-  __device__ int first_tile() const { return static_cast<int>(blockIdx.x) / args_.cluster; }
-  __device__ int num_clusters() const { return static_cast<int>(gridDim.x) / args_.cluster; }
+  __device__ int first_tile() const {
+    return static_cast<int>(blockIdx.x) / args_.cluster;
+  }
+  __device__ int num_clusters() const {
+    return static_cast<int>(gridDim.x) / args_.cluster;
+  }
 
-  __device__ std::uint32_t tokens_at(int stage) const { return ring_ + stage * kStageBytes; }
+  __device__ std::uint32_t tokens_at(int stage) const {
+    return ring_ + stage * kStageBytes;
+  }
   __device__ std::uint32_t weights_at(int stage) const {
     return tokens_at(stage) + kPromptTokenBytes;
   }
-  __device__ std::uint32_t full(int stage) const { return barriers_ + 8 * stage; }
-  __device__ std::uint32_t empty(int stage) const { return barriers_ + 8 * (kStages + stage); }
+  __device__ std::uint32_t full(int stage) const {
+    return barriers_ + 8 * stage;
+  }
+  __device__ std::uint32_t empty(int stage) const {
+    return barriers_ + 8 * (kStages + stage);
+  }
 
   __device__ static void advance(int& stage, std::uint32_t& parity) {
     if (++stage == kStages) {

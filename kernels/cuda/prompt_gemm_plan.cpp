@@ -31,8 +31,8 @@ PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows, int
   plan.tile_rows = tile_rows;
   PromptGemmArgs& a = plan.args;
   a.num_tokens = static_cast<int>(product.tokens);
-  a.num_stages_of_k = div_up(std::int64_t{product.cols} * product.code_bytes,
-                             layout::kPromptRowBytes);
+  a.num_stages_of_k =
+      div_up(std::int64_t{product.cols} * product.code_bytes, layout::kPromptRowBytes);
   a.cluster = cluster;
   a.token_groups = div_up(product.tokens, layout::kPromptTileTokens * cluster);
   a.group = std::min(kBandGroups * 2 / cluster, a.token_groups);
@@ -56,7 +56,8 @@ PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows, int
 PromptGemmPlan plan_prompt_gemm(const PromptProduct& product, bool in_eights,
                                 const Int4GemmMachine& machine) {
   // A pair of blocks shares weights where there are tokens for both.
-  const int cluster = product.tokens > layout::kPromptTileTokens && machine.max_clusters_of_2 > 0 ? 2 : 1;
+  const int cluster =
+      product.tokens > layout::kPromptTileTokens && machine.max_clusters_of_2 > 0 ? 2 : 1;
   PromptGemmPlan best;
   double best_time = 0;
   for (const int tile_rows : {256, 128}) {

@@ -33,7 +33,8 @@ inline constexpr int kPromptAlignment = 1024;  // of a stage, for the swizzle
   return kPromptAlignment + prompt_scale_bytes(tile_rows) +
          prompt_stages(tile_rows) * (prompt_stage_bytes(tile_rows) + 2 * 8);
 }
-static_assert(prompt_shared_bytes(256) <= kMaxSharedBytes && prompt_shared_bytes(128) <= kMaxSharedBytes);
+static_assert(prompt_shared_bytes(256) <= kMaxSharedBytes &&
+              prompt_shared_bytes(128) <= kMaxSharedBytes);
 
 // Weights whose rows lie one after the other, as up to three matrices; `begin` counts over all of them.
 struct PromptPart {
@@ -77,7 +78,7 @@ struct PromptGemmArgs {
   int row_tiles = 0;
   int group = 1;  // token groups whose tiles of the same rows are taken one after the other
   int num_tiles = 0;
-  int rows_of_tile = 0;  // of a part
+  int rows_of_tile = 0;                           // of a part
   int part_tiles[PromptProduct::kMaxParts] = {};  // the first tile of each part
   int part_begin[PromptProduct::kMaxParts] = {};
   int part_rows[PromptProduct::kMaxParts] = {};
@@ -95,7 +96,8 @@ struct PromptGemmArgs {
     const int within = index - band * group * row_tiles;
     const int row_tile = within / height;
     const int part = part_tiles[2] <= row_tile ? 2 : part_tiles[1] <= row_tile ? 1 : 0;
-    return {(first + within % height) * cluster, part, (row_tile - part_tiles[part]) * rows_of_tile};
+    return {(first + within % height) * cluster, part,
+            (row_tile - part_tiles[part]) * rows_of_tile};
   }
 };
 
@@ -115,7 +117,8 @@ struct PromptGemmPlan {
                                               const Int4GemmMachine& machine);
 
 // The parts of weights of any kind but INT8 and INT4. Throws what the GPU cannot read.
-[[nodiscard]] PromptProduct prompt_product(const char* op, std::initializer_list<DenseMatrix> parts);
+[[nodiscard]] PromptProduct prompt_product(const char* op,
+                                           std::initializer_list<DenseMatrix> parts);
 [[nodiscard]] PromptProduct prompt_product(const char* op, const Weights& weights);
 // The first of two parts ends and the second begins at row `rows`.
 void split_product(PromptProduct& product, int rows);

@@ -55,7 +55,9 @@ struct PromptResidualEpilogue {
   }
 
  private:
-  __device__ std::uint16_t* row(int token) const { return residual + token * stride; }
+  __device__ std::uint16_t* row(int token) const {
+    return residual + token * stride;
+  }
 
   __device__ static uint4 added(const uint4& old, const float (&v)[8]) {
     const std::uint32_t pairs[4] = {old.x, old.y, old.z, old.w};
@@ -83,8 +85,8 @@ struct PromptResidualEpilogue {
 void prompt_linear_residual(const LinearResidualArgs& a, LaunchContext& context) {
   PromptProduct product = prompt_product(kOp, a.weight);
   set_readable_rows(kOp, a.x, product, context);
-  const bool in_eights = reinterpret_cast<std::uintptr_t>(a.residual.data) % 16 == 0 &&
-                         a.residual.row_stride % 8 == 0;
+  const bool in_eights =
+      reinterpret_cast<std::uintptr_t>(a.residual.data) % 16 == 0 && a.residual.row_stride % 8 == 0;
   const PromptResidualEpilogue epilogue{static_cast<std::uint16_t*>(a.residual.data),
                                         a.residual.row_stride};
   launch_prompt_gemm(kOp, product, 1.0F / a.x_scale, in_eights, epilogue, context);

@@ -17,8 +17,8 @@ void prompt_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context);
 // Plain products, results in float32 as the sums give them times their scales and `factor`: for ops that
 // finish them elsewhere, tests and measurements. With a plan in spread order `out` and its rows lie at
 // multiples of 16 bytes.
-void prompt_project(const PromptProduct& product, const PromptGemmPlan& plan,
-                    MatrixView<float> out, LaunchContext& context);
+void prompt_project(const PromptProduct& product, const PromptGemmPlan& plan, MatrixView<float> out,
+                    LaunchContext& context);
 // The same, rounded to BF16.
 void prompt_project_bf16(const PromptProduct& product, const PromptGemmPlan& plan,
                          MatrixView<std::uint16_t> out, LaunchContext& context);

@@ -65,8 +65,8 @@ void project(const PromptProduct& product, const PromptGemmPlan& plan, MatrixVie
 
 }  // namespace
 
-void prompt_project(const PromptProduct& product, const PromptGemmPlan& plan,
-                    MatrixView<float> out, LaunchContext& context) {
+void prompt_project(const PromptProduct& product, const PromptGemmPlan& plan, MatrixView<float> out,
+                    LaunchContext& context) {
   project(product, plan, out, context);
 }
 

@@ -1,11 +1,13 @@
 // qkv_rope_append on the GPU for x in BF16, that is for prompts, BF16 and E4M3 weights. Contract in
 // ops.h.
-// launch  rows are normalised by a kernel of its own (prompt_prepare.cu). Heads of 64 or 128 dims that no
-//         Hadamard matrix rotates: the prompt product (prompt_gemm.cuh), both dims of a RoPE pair one
-//         thread's sums, keys and values straight into their places. Else float32 results of slices of
-//         tokens go through memory and a block for each head and token finishes them. Dependent launches.
+// launch  rows are normalised by a kernel of its own (prompt_prepare.cu). Heads of 64 or 128 dims: the
+//         prompt product (prompt_gemm.cuh), both dims of a RoPE pair one thread's sums, those of a
+//         rotated head a quad's; keys and values straight into their places. Else float32 results of
+//         slices of tokens go through memory and a block for each head and token finishes them.
+//         Dependent launches.
 // bound   arithmetic
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cuda/prompt_gemm_launch.cuh"
 #include "kernels/cuda/prompt_ops.h"
@@ -18,102 +20,170 @@ namespace {
 constexpr const char* kOp = "qkv_rope_append";
 constexpr std::int64_t kSliceTokens = 512;  // whose float32 results lie in memory at a time
 
-// Eight neighbouring dims of a head, and their partners half a head on.
-struct DimPairs {
-  float lower[8], upper[8];
+// Blocks of 32 dims of one head of one token: of each eight numbers in a thread.
+template <int kBlocks>
+struct PromptHead {
+  float v[kBlocks][8];
+
+  // As QkvOutputs::turn; dim 0's angle at `angle`.
+  template <bool kSpread>
+  __device__ __forceinline__ void turn(const float* cos, const float* sin, std::int64_t angle) {
+#pragma unroll
+    for (int b = 0; b < kBlocks / 2; ++b) {
+      float c[8], s[8];
+      load<kSpread>(c, cos + angle + layout::kSpreadRows * b);
+      load<kSpread>(s, sin + angle + layout::kSpreadRows * b);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float lower = v[b][i];
+        const float upper = v[b + kBlocks / 2][i];
+        v[b][i] = __fsub_rn(__fmul_rn(lower, c[i]), __fmul_rn(upper, s[i]));
+        v[b + kBlocks / 2][i] = __fadd_rn(__fmul_rn(upper, c[i]), __fmul_rn(lower, s[i]));
+      }
+    }
+  }
+
+  // numeric/hadamard.h, dims in spread order: distances 1, 2 and 4 lie in a thread's eight, 8 and 16
+  // between lanes of a quad, 32 and 64 between blocks. Whole warps.
+  __device__ __forceinline__ void rotate(int rotation_block, float norm) {
+#pragma unroll
+    for (int distance = 1; distance < 8; distance *= 2) {
+      if (distance >= rotation_block) break;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if ((i & distance) == 0) butterfly(v[b][i], v[b][i + distance]);
+        }
+      }
+    }
+#pragma unroll
+    for (int distance = 8; distance < 32; distance *= 2) {
+      if (distance >= rotation_block) break;
+      const bool is_second = (threadIdx.x * 8 & static_cast<unsigned>(distance)) != 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float other = __shfl_xor_sync(0xFFFFFFFFU, v[b][i], distance / 8);
+          v[b][i] = other + (is_second ? -v[b][i] : v[b][i]);
+        }
+      }
+    }
+#pragma unroll
+    for (int distance = 32; distance < 32 * kBlocks; distance *= 2) {
+      if (distance >= rotation_block) break;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if ((b & distance / 32) != 0) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) butterfly(v[b][i], v[b + distance / 32][i]);
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[b][i] *= norm;
+    }
+  }
+
+  template <bool kSpread>
+  __device__ __forceinline__ void store(const QkvOutputs::HeadPlace& to) const {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const std::int64_t begin = to.begin + layout::kSpreadRows * b;
+      if constexpr (kSpread) {
+        auto* row = static_cast<std::uint16_t*>(to.data) + begin + dim<true>(0);
+        *reinterpret_cast<uint4*>(row) = bf16x8(v[b]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          QkvOutputs::put(to.data, to.dtype, begin + dim<false>(i), v[b][i]);
+      }
+    }
+  }
+
+ private:
+  template <bool kSpread>
+  [[nodiscard]] __device__ __forceinline__ static int dim(int i) {
+    return layout::prompt_output(kSpread, static_cast<int>(threadIdx.x) % 32, i);
+  }
+  __device__ __forceinline__ static void butterfly(float& a, float& b) {
+    const float sum = a + b;
+    b = a - b;
+    a = sum;
+  }
+  template <bool kSpread>
+  __device__ __forceinline__ static void load(float (&values)[8], const float* from) {
+    if constexpr (kSpread) {
+      const auto* fours = reinterpret_cast<const float4*>(from + dim<true>(0));
+      const float4 a = __ldg(fours);
+      const float4 b = __ldg(fours + 1);
+      values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
+      values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = __ldg(from + dim<false>(i));
+    }
+  }
 };
 
 struct PromptRopeEpilogue {
   QkvOutputs outputs;
+  int rotation_block;  // 0, or rows are in spread order
+  float rotation_norm;
 
   template <class Format, bool kSpread, int kCount>
   __device__ __forceinline__ void finish(const float (&sums)[kCount], const PromptGemmArgs& args,
                                          const PromptPlace& place) const {
     if (outputs.head_dim == 128) {
-      finish_heads<Format, kSpread, 2>(sums, args, place);
+      finish_heads<Format, kSpread, 4>(sums, args, place);
     } else {
-      finish_heads<Format, kSpread, 1>(sums, args, place);
+      finish_heads<Format, kSpread, 2>(sums, args, place);
     }
   }
 
  private:
-  // kHalf: blocks of 32 rows in half a head.
-  template <class Format, bool kSpread, int kHalf, int kCount>
+  template <class Format, bool kSpread, int kHeadBlocks, int kCount>
   __device__ __forceinline__ void finish_heads(const float (&sums)[kCount],
                                                const PromptGemmArgs& args,
                                                const PromptPlace& place) const {
-    constexpr int kHeadDim = 2 * kHalf * layout::kSpreadRows;
-    constexpr int kBlocks = kCount / 16;
+    constexpr int kHeadDim = kHeadBlocks * layout::kSpreadRows;
+    constexpr int kHeads = kCount / 16 / kHeadBlocks;
+    const int first_head = (args.part_begin[place.tile.part] + place.tile.row) / kHeadDim;
+    const bool cached = outputs.kv.data != nullptr && first_head + kHeads > outputs.num_q_heads;
+    // Lanes of tokens that are not there do as the last one does, and store nothing.
+    std::int64_t angles[2];
+    std::int64_t slots[2] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int token = place.token + 8 * half;
-      if (token >= args.num_tokens) continue;
-      const std::int64_t angle =
+      const int token = min(place.token + 8 * half, args.num_tokens - 1);
+      angles[half] =
           static_cast<std::int64_t>(__ldg(outputs.batch.positions + token)) * (kHeadDim / 2);
+      if (cached) slots[half] = outputs.slot(token);
+    }
 #pragma unroll
-      for (int first_block = 0; first_block < kBlocks; first_block += 2 * kHalf) {
-        const PromptEight<kSpread> first(args, place.tile.part, place.tile.row, first_block);
-        if (!first.is_there()) continue;
-        const int head = (first.part_begin + first.first) / kHeadDim;
-        const QkvOutputs::HeadPlace to = outputs.place_of(token, head);
+    for (int h = 0; h < kHeads; ++h) {
+      if (place.tile.row + h * kHeadDim >= args.part_rows[place.tile.part]) break;
+      const int head = first_head + h;
 #pragma unroll
-        for (int b = first_block; b < first_block + kHalf; ++b) {
-          const PromptEight<kSpread> lower(args, place.tile.part, place.tile.row, b);
-          const PromptEight<kSpread> upper(args, place.tile.part, place.tile.row, b + kHalf);
-          DimPairs v;
-          lower.template take<Format>(v.lower, sums, place.scales, half);
-          upper.template take<Format>(v.upper, sums, place.scales, half);
-          if (outputs.is_turned(head)) turn(v, lower, angle - first.first);
-          store(v, lower, to, first.first, kHeadDim / 2);
+      for (int half = 0; half < 2; ++half) {
+        PromptHead<kHeadBlocks> values;
+#pragma unroll
+        for (int b = 0; b < kHeadBlocks; ++b) {
+          const PromptEight<kSpread> eight(args, place.tile.part, place.tile.row,
+                                           kHeadBlocks * h + b);
+          eight.template take<Format>(values.v[b], sums, place.scales, half);
         }
-      }
-    }
-  }
-
-  // As QkvOutputs::turn; `angles`: where those of row 0 of the part would be.
-  template <bool kSpread>
-  __device__ __forceinline__ void turn(DimPairs& v, const PromptEight<kSpread>& at,
-                                       std::int64_t angles) const {
-    float c[8], s[8];
-    load(c, outputs.cos + angles, at);
-    load(s, outputs.sin + angles, at);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float a = v.lower[i];
-      const float b = v.upper[i];
-      v.lower[i] = __fsub_rn(__fmul_rn(a, c[i]), __fmul_rn(b, s[i]));
-      v.upper[i] = __fadd_rn(__fmul_rn(b, c[i]), __fmul_rn(a, s[i]));
-    }
-  }
-  template <bool kSpread>
-  __device__ __forceinline__ static void load(float (&v)[8], const float* from,
-                                              const PromptEight<kSpread>& at) {
-    if constexpr (kSpread) {
-      const float4 a = __ldg(reinterpret_cast<const float4*>(from + at.row(0)));
-      const float4 b = __ldg(reinterpret_cast<const float4*>(from + at.row(0)) + 1);
-      v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-      v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = __ldg(from + at.row(i));
-    }
-  }
-
-  // The head's dim 0 is row `begin` of the part.
-  template <bool kSpread>
-  __device__ __forceinline__ static void store(const DimPairs& v, const PromptEight<kSpread>& at,
-                                               const QkvOutputs::HeadPlace& to, int begin,
-                                               int half_head) {
-    if constexpr (kSpread) {
-      auto* row = static_cast<std::uint16_t*>(to.data) + to.begin + (at.row(0) - begin);
-      *reinterpret_cast<uint4*>(row) = bf16x8(v.lower);
-      *reinterpret_cast<uint4*>(row + half_head) = bf16x8(v.upper);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const std::int64_t place = to.begin + (at.row(i) - begin);
-        QkvOutputs::put(to.data, to.dtype, place, v.lower[i]);
-        QkvOutputs::put(to.data, to.dtype, place + half_head, v.upper[i]);
+        if (outputs.is_turned(head)) {
+          values.template turn<kSpread>(outputs.cos, outputs.sin, angles[half]);
+          if (kSpread && rotation_block > 0) values.rotate(rotation_block, rotation_norm);
+        }
+        const int token = place.token + 8 * half;
+        if (token < args.num_tokens) {
+          values.template store<kSpread>(outputs.place_of(token, head, slots[half]));
+        }
+        __syncwarp();
       }
     }
   }
@@ -162,12 +232,17 @@ void launch_in_slices(const QkvRopeAppendArgs& a, PromptProduct product, LaunchC
 void prompt_qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context) {
   PromptProduct product = product_of(a.weights);
   set_normed_rows(kOp, a.x, a.eps, a.operand_scale, product, context);
-  if (a.rotation_block > 0 || (a.head_dim != 64 && a.head_dim != 128)) {
+  const bool in_eights = all_in_eights(a);
+  if ((a.head_dim != 64 && a.head_dim != 128) || (a.rotation_block > 0 && !in_eights)) {
     launch_in_slices(a, product, context);
     return;
   }
-  launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale, all_in_eights(a),
-                     PromptRopeEpilogue{QkvOutputs(a, 0)}, context);
+  const float norm =
+      a.rotation_block > 0
+          ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.rotation_block)))
+          : 1.0F;
+  launch_prompt_gemm(kOp, product, 1.0F / a.operand_scale, in_eights,
+                     PromptRopeEpilogue{QkvOutputs(a, 0), a.rotation_block, norm}, context);
 }
 
 }  // namespace fut::cuda

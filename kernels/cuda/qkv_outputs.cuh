@@ -40,14 +40,16 @@ struct QkvOutputs {
     }
   }
 
-  // The first element of the slot of a key or value head.
-  [[nodiscard]] __device__ std::int64_t slot(std::int64_t token, int head, bool is_value) const {
+  // The first element of the slot of key head 0.
+  [[nodiscard]] __device__ std::int64_t slot(std::int64_t token) const {
     const int position = batch.positions[token];
     const int sequence = sequence_of_token(batch, static_cast<int>(token));
     const std::int64_t page = page_of_position(batch, sequence, position);
-    const int within = position % layout::kPageTokens;
-    return page * kv.page.elements() +
-           (is_value ? kv.page.v_offset(head, within) : kv.page.k_offset(head, within));
+    return page * kv.page.elements() + kv.page.k_offset(0, position % layout::kPageTokens);
+  }
+  // How far behind it that of a key or value head is.
+  [[nodiscard]] __device__ std::int64_t slot_of_head(int head, bool is_value) const {
+    return is_value ? kv.page.v_offset(head, 0) : kv.page.k_offset(head, 0);
   }
 
   // Where the dims of one head of a token of this launch go.
@@ -57,13 +59,19 @@ struct QkvOutputs {
     std::int64_t begin;  // of dim 0
   };
   [[nodiscard]] __device__ __forceinline__ HeadPlace place_of(int token, int head) const {
+    return place_of(token, head,
+                    head >= num_q_heads && kv.data != nullptr ? slot(first_token + token) : 0);
+  }
+  // The same where slot() of the token is known, if there is a cache.
+  [[nodiscard]] __device__ __forceinline__ HeadPlace place_of(int token, int head,
+                                                              std::int64_t first_slot) const {
     const std::int64_t t = first_token + token;
     HeadPlace place = {q.data, q.dtype, t * q.row_stride + head * head_dim};
     if (head >= num_q_heads) {
       const bool is_value = head >= num_q_heads + num_kv_heads;
       const int kv_head = head - num_q_heads - (is_value ? num_kv_heads : 0);
       if (kv.data != nullptr) {
-        place = {kv.data, kv.dtype, slot(t, kv_head, is_value)};
+        place = {kv.data, kv.dtype, first_slot + slot_of_head(kv_head, is_value)};
       } else {
         const ActivationView& view = is_value ? v : k;
         place = {view.data, view.dtype, t * view.row_stride + kv_head * head_dim};

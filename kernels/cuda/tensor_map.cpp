@@ -39,8 +39,8 @@ CUtensorMap make_tensor_map(const TensorMapShape& s) {
   const cuuint64_t sizes[2][kSpreadDims] = {{cols, rows}, {cols, 2, 4, 4, rows / kBlock}};
   const cuuint64_t strides[2][kSpreadDims - 1] = {
       {stride}, {stride, 8 * stride, 2 * stride, kBlock * stride}};
-  const cuuint32_t boxes[2][kSpreadDims] = {
-      {box_cols, box_rows}, {box_cols, 2, 4, 4, box_rows / layout::kSpreadRows}};
+  const cuuint32_t boxes[2][kSpreadDims] = {{box_cols, box_rows},
+                                            {box_cols, 2, 4, 4, box_rows / layout::kSpreadRows}};
   const cuuint32_t steps[kSpreadDims] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result = encoder()(

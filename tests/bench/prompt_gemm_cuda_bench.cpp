@@ -49,8 +49,8 @@ class Arrays {
     const std::size_t bytes = static_cast<std::size_t>(count * code_bytes);
     buffers_.push_back(backend_.allocate(bytes));
     auto* data = buffers_.back().as<std::byte>();
-    const auto pattern = code_bytes == 1 ? std::as_bytes(std::span(e4m3_))
-                                         : std::as_bytes(std::span(bf16_));
+    const auto pattern =
+        code_bytes == 1 ? std::as_bytes(std::span(e4m3_)) : std::as_bytes(std::span(bf16_));
     for (std::size_t at = 0; at < bytes; at += pattern.size()) {
       const std::size_t part = std::min(pattern.size(), bytes - at);
       backend_.upload(data + at, pattern.subspan(0, part));
@@ -172,7 +172,8 @@ class Ops {
     std::vector<std::int32_t> table;
     for (std::int64_t t = 0; t < kTokens[2]; ++t) {
       positions.push_back(static_cast<std::int32_t>(t));
-      if (t % layout::kPageTokens == 0) table.push_back(static_cast<std::int32_t>(t / layout::kPageTokens));
+      if (t % layout::kPageTokens == 0)
+        table.push_back(static_cast<std::int32_t>(t / layout::kPageTokens));
     }
     positions_ = arrays_.ints(positions);
     table_ = arrays_.ints(table);
@@ -210,8 +211,8 @@ class Ops {
   void measure(const char* op, std::int64_t tokens, std::int64_t rows, std::int64_t cols,
                const std::function<void(int)>& call) {
     (void)weights(0, rows, cols);
-    const double flops = 2e0 * static_cast<double>(tokens) * static_cast<double>(rows) *
-                         static_cast<double>(cols);
+    const double flops =
+        2e0 * static_cast<double>(tokens) * static_cast<double>(rows) * static_cast<double>(cols);
     print(name_ + " " + op + ", M " + std::to_string(tokens), flops,
           microseconds(backend_, flops, call));
   }
@@ -225,11 +226,10 @@ class Ops {
   }
   void gate_up(std::int64_t tokens) {
     measure("gate_up", tokens, 2LL * ffn_, hidden_, [&](int i) {
-      backend_.gate_up_swiglu(
-          {.x = view(residual_, DType::BF16, tokens, hidden_),
-           .eps = 1e-5F,
-           .weights = weights(i, 2LL * ffn_, hidden_),
-           .out = view(out_, fp8_ ? DType::E4M3 : DType::BF16, tokens, ffn_)});
+      backend_.gate_up_swiglu({.x = view(residual_, DType::BF16, tokens, hidden_),
+                               .eps = 1e-5F,
+                               .weights = weights(i, 2LL * ffn_, hidden_),
+                               .out = view(out_, fp8_ ? DType::E4M3 : DType::BF16, tokens, ffn_)});
     });
   }
   void qkv(std::int64_t tokens) {
@@ -248,7 +248,9 @@ class Ops {
       a.rope_sin = turns_;
       a.rope_positions = static_cast<int>(kTokens[2]);
       a.batch = {1, m, positions_, positions_, indptr, indptr + 2, table_, indptr + 4, indptr};
-      a.kv = {pages_, static_cast<int>(kTokens[2] / layout::kPageTokens), {kKvHeads, kHeadDim},
+      a.kv = {pages_,
+              static_cast<int>(kTokens[2] / layout::kPageTokens),
+              {kKvHeads, kHeadDim},
               DType::BF16};
       a.q_out = view(out_, DType::BF16, tokens, std::int64_t{q_heads_} * kHeadDim);
       backend_.qkv_rope_append(a);

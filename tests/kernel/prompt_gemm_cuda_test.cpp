@@ -89,8 +89,8 @@ void expect_every_tile_once(const PromptProduct& product, const PromptGemmPlan& 
   }
   std::size_t expected = 0;
   for (int p = 0; p < (product.paired ? 1 : product.num_parts); ++p) {
-    expected += static_cast<std::size_t>((product.parts[p].rows + a.rows_of_tile - 1) /
-                                         a.rows_of_tile);
+    expected +=
+        static_cast<std::size_t>((product.parts[p].rows + a.rows_of_tile - 1) / a.rows_of_tile);
   }
   const auto tokens = static_cast<std::size_t>(layout::kPromptTileTokens * a.cluster);
   expected *= (static_cast<std::size_t>(product.tokens) + tokens - 1) / tokens;
@@ -257,8 +257,8 @@ Product integer_product(OnDevice& device, int code_bytes, std::int64_t tokens,
           power_scales(rows)};
 }
 
-testing::AssertionResult equal(const std::vector<double>& expected, const std::vector<float>& actual,
-                               std::int64_t rows) {
+testing::AssertionResult equal(const std::vector<double>& expected,
+                               const std::vector<float>& actual, std::int64_t rows) {
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (expected[i] == static_cast<double>(actual[i])) continue;
     return testing::AssertionFailure()
@@ -271,25 +271,26 @@ testing::AssertionResult equal(const std::vector<double>& expected, const std::v
 TEST(PromptGemmCuda, IsExactForSmallIntegersInEveryInstance) {
   FUT_REQUIRE_GPU_DEVICE();
   for (const int code_bytes : {1, 2}) {
-    for (const auto& [parts, cols] : std::vector<std::pair<std::vector<int>, int>>{
-             {{32}, 16},
-             {{256}, 128},
-             {{1}, 128},
-             {{33}, 144},
-             {{127}, 256},
-             {{129}, 64},
-             {{288}, 384},
-             {{255}, 1040},
-             {{257}, 512},
-             {{544}, 640},
-             {{64, 32, 32}, 256},
-             {{300, 7, 33}, 256}}) {
+    for (const auto& [parts, cols] :
+         std::vector<std::pair<std::vector<int>, int>>{{{32}, 16},
+                                                       {{256}, 128},
+                                                       {{1}, 128},
+                                                       {{33}, 144},
+                                                       {{127}, 256},
+                                                       {{129}, 64},
+                                                       {{288}, 384},
+                                                       {{255}, 1040},
+                                                       {{257}, 512},
+                                                       {{544}, 640},
+                                                       {{64, 32, 32}, 256},
+                                                       {{300, 7, 33}, 256}}) {
       OnDevice device;
       constexpr std::int64_t kTokens = 300;
       const Product product = integer_product(device, code_bytes, kTokens, parts, cols);
       const std::vector<double> expected = product.expected(kTokens);
       for (const Variant& v : variants()) {
-        for (const std::int64_t tokens : {1, 8, 63, 64, 65, 127, 128, 129, 192, 255, 256, 257, 300}) {
+        for (const std::int64_t tokens :
+             {1, 8, 63, 64, 65, 127, 128, 129, 192, 255, 256, 257, 300}) {
           ASSERT_TRUE(equal(expected, product.run(v, tokens), product.rows()))
               << code_bytes << " bytes, " << product.rows() << " rows, " << cols << " columns, "
               << tokens << " tokens, " << v.name();
@@ -307,7 +308,8 @@ TEST(PromptGemmCuda, TakesEveryNumberOfTokens) {
   const std::vector<Variant> all = variants();
   for (std::int64_t tokens = 1; tokens <= 300; ++tokens) {
     const Variant& v = all[static_cast<std::size_t>(tokens) % all.size()];
-    ASSERT_TRUE(equal(expected, product.run(v, tokens), product.rows())) << tokens << ", " << v.name();
+    ASSERT_TRUE(equal(expected, product.run(v, tokens), product.rows()))
+        << tokens << ", " << v.name();
   }
 }
 
@@ -349,10 +351,9 @@ TEST(PromptGemmCuda, GivesTheSameBitsInEveryInstanceAndForEveryNumberOfTokens) {
       OnDevice device;
       constexpr std::int64_t kTokens = 200;
       constexpr int kRows = 288;
-      const Product product(device, code_bytes, kTokens, {kRows}, cols,
-                            normal_values(kTokens * cols, 1, 4.0F),
-                            normal_values(std::int64_t{kRows} * cols, 2, 30.0F),
-                            std::vector<float>(kRows, 0.01F));
+      const Product product(
+          device, code_bytes, kTokens, {kRows}, cols, normal_values(kTokens * cols, 1, 4.0F),
+          normal_values(std::int64_t{kRows} * cols, 2, 30.0F), std::vector<float>(kRows, 0.01F));
       const std::vector<float> first = product.run(variants()[0], kTokens);
       for (const Variant& v : variants()) {
         for (const std::int64_t tokens : {std::int64_t{1}, std::int64_t{70}, kTokens}) {
@@ -376,7 +377,9 @@ TEST(PromptGemmCuda, GivesTheSameBitsInEveryInstanceAndForEveryNumberOfTokens) {
 
 #else
 
-TEST(PromptGemmCuda, IsExactForSmallIntegersInEveryInstance) { FUT_REQUIRE_GPU_DEVICE(); }
+TEST(PromptGemmCuda, IsExactForSmallIntegersInEveryInstance) {
+  FUT_REQUIRE_GPU_DEVICE();
+}
 
 #endif
 

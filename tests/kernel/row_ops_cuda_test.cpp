@@ -440,8 +440,8 @@ TEST(RowGateUpSwigluCuda, GivesTheSameBitsAtEveryNumberOfTokensWithinTheBound) {
 TEST(PromptGateUpSwigluCuda, GivesTheBitsOfTheCpuWhereItIsExactAndCountsWhatItClips) {
   FUT_REQUIRE_GPU_DEVICE();
   const auto gpu = gpu_backend();
-  for (const Shape& shape : {Shape{8, 16}, Shape{32, 128}, Shape{33, 384}, Shape{160, 256},
-                             Shape{800, 128}}) {
+  for (const Shape& shape :
+       {Shape{8, 16}, Shape{32, 128}, Shape{33, 384}, Shape{160, 256}, Shape{800, 128}}) {
     for (const Kind kind : kKinds) {
       SwigluCase c{.kind = kind, .shape = shape, .x_type = DType::BF16};
       c.eps = 0;
@@ -460,10 +460,10 @@ TEST(PromptGateUpSwigluCuda, GivesTheBitsOfTheCpuWhereItIsExactAndCountsWhatItCl
       for (const std::int64_t tokens : kPromptCounts) {
         const SaturationCounts before = gpu->saturations();
         const bool is_apart = kind == Kind::Bf16 && tokens % 2 == 0;
-        EXPECT_TRUE(same_bits(first_rows(expected, tokens, shape.rows),
-                              c.run(*gpu, is_apart ? weight.apart() : weight.view(), tokens,
-                                    tokens % 2 == 0 ? 3 : 0),
-                              {tokens, shape.rows}))
+        EXPECT_TRUE(same_bits(
+            first_rows(expected, tokens, shape.rows),
+            c.run(*gpu, is_apart ? weight.apart() : weight.view(), tokens, tokens % 2 == 0 ? 3 : 0),
+            {tokens, shape.rows}))
             << name_of(name_of(kind), shape, tokens);
         if (tokens == kPromptTokens) {
           EXPECT_EQ(gpu->saturations().swiglu_outputs - before.swiglu_outputs, num_clipped);
@@ -487,15 +487,15 @@ TEST(PromptGateUpSwigluCuda, StaysWithinTheBoundAndGivesTheSameBitsForEveryNumbe
     const std::vector<float> operand =
         normed_operand(DType::BF16, row_of(c.x, m, shape.cols), c.eps, 1.0F);
     for (std::int64_t n = 0; n < shape.rows; ++n) {
-      expected.push_back(rounded_to(
-          DType::BF16, silu_product(weight.product(n, operand, 1.0F),
-                                    weight.product(shape.rows + n, operand, 1.0F))));
+      expected.push_back(
+          rounded_to(DType::BF16, silu_product(weight.product(n, operand, 1.0F),
+                                               weight.product(shape.rows + n, operand, 1.0F))));
     }
   }
   EXPECT_TRUE(within_bounds(expected, first_rows(all, 2, shape.rows), {2, shape.rows}));
   for (const std::int64_t tokens : kPromptCounts) {
-    EXPECT_TRUE(same_bits(first_rows(all, tokens, shape.rows), c.run(*gpu, weight.view(), tokens, 0),
-                          {tokens, shape.rows}))
+    EXPECT_TRUE(same_bits(first_rows(all, tokens, shape.rows),
+                          c.run(*gpu, weight.view(), tokens, 0), {tokens, shape.rows}))
         << tokens;
   }
 }

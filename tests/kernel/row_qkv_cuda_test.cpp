@@ -175,7 +175,7 @@ TEST(PromptQkvCuda, GivesTheBitsOfTheCpuWhereProjectionsAreExact) {
     for (const int head_dim : {32, 64, 128}) {
       for (const DType out_type : {DType::BF16, DType::F32}) {
         for (const bool to_cache : {true, false}) {
-          for (const int rotation_block : {0, 32}) {
+          for (const int rotation_block : {0, 32, head_dim}) {
             if (rotation_block > 0 && out_type == DType::F32) continue;
             const Case c = {.kind = kind,
                             .x_type = DType::BF16,

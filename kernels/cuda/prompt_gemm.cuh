@@ -5,7 +5,7 @@
 //          two blocks takes neighbouring tokens and the same rows, of which each block loads half for
 //          both. One thread copies stages of 128 bytes of K by the tensor memory engine into a ring; two
 //          warpgroups of 64 tokens each multiply out of it (wgmma) and finish their sums.
-// overlap  The second warpgroup runs two stages behind the first, so that each has the tensor cores for
+// overlap  The second warpgroup runs some stages behind the first, so that each has the tensor cores for
 //          itself while the other one finishes a tile; the ring is filled for the next tile meanwhile.
 // sums     One chain of the tensor core over K, ascending in steps of 32 bytes of a row, whatever tile and
 //          cluster are chosen and whatever tokens stand beside: the same bits always.
@@ -100,10 +100,7 @@ class PromptGemm {
     float sums[kTileRows / 2];
     float scales[kTileRows / 128];
     int buffer = 0;
-    if (warpgroup == 1) {
-      const int lag = args_.num_stages_of_k < kLag ? args_.num_stages_of_k : kLag;
-      ptx::barrier_wait(full(lag - 1), 0);
-    }
+    if (warpgroup == 1) ptx::barrier_wait(full(args_.lag - 1), 0);
     for (int index = first_tile(); index < args_.num_tiles; index += num_clusters()) {
       const PromptTile tile = args_.tile(index);
       load_scales(scales, tile);  // which arrive while the tile is multiplied
@@ -130,8 +127,6 @@ class PromptGemm {
   }
 
  private:
-  static constexpr int kLag = 3;  // the second warpgroup starts when so many stages are there
-
   __device__ static std::uint8_t* aligned(std::uint8_t* shared) {
     const std::uint32_t over = ptx::shared_address(shared) % kPromptAlignment;
     return shared + (over == 0 ? 0 : kPromptAlignment - over);

@@ -33,6 +33,7 @@ PromptGemmPlan make_prompt_plan(const PromptProduct& product, int tile_rows, int
   a.num_tokens = static_cast<int>(product.tokens);
   a.num_stages_of_k =
       div_up(std::int64_t{product.cols} * product.code_bytes, layout::kPromptRowBytes);
+  a.lag = std::min(kPromptLag, a.num_stages_of_k);
   a.cluster = cluster;
   a.token_groups = div_up(product.tokens, layout::kPromptTileTokens * cluster);
   a.group = std::min(kBandGroups * 2 / cluster, a.token_groups);

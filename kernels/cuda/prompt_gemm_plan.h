@@ -36,6 +36,8 @@ inline constexpr int kPromptAlignment = 1024;  // of a stage, for the swizzle
 static_assert(prompt_shared_bytes(256) <= kMaxSharedBytes &&
               prompt_shared_bytes(128) <= kMaxSharedBytes);
 
+inline constexpr int kPromptLag = 3;  // of PromptGemmArgs::lag
+
 // Weights whose rows lie one after the other, as up to three matrices; `begin` counts over all of them.
 struct PromptPart {
   const void* data = nullptr;
@@ -76,6 +78,7 @@ struct PromptGemmArgs {
   int cluster = 1;          // blocks, of neighbouring tokens, that share weight rows
   int token_groups = 0;     // of `cluster` token tiles
   int row_tiles = 0;
+  int lag = 1;    // stages that are there when the second warpgroup starts
   int group = 1;  // token groups whose tiles of the same rows are taken one after the other
   int num_tiles = 0;
   int rows_of_tile = 0;                           // of a part

@@ -1,7 +1,7 @@
 // Rates of the products of a prompt's tokens on the GPU: plain products of every instance, then the ops
 // with their epilogues. Shapes of Llama-3.1-8B and 70B. Random operands, because zeros draw no power;
 // weights of several layers in turns, so that the second-level cache holds none; graphs of dependent
-// launches. Usage: prompt_gemm_cuda_bench [plain|ops] [part of a shape's name]
+// launches. Usage: prompt_gemm_cuda_bench [plain|ops|tune] [part of a shape's name]
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -109,42 +109,53 @@ int copies_of(std::int64_t bytes) {
   return static_cast<int>(std::max<std::int64_t>(2, (kLeastBytes + bytes - 1) / bytes));
 }
 
-void plain(cuda::CudaBackend& backend, const BenchShape& shape, int code_bytes) {
+// One way to do a plain product, with results in BF16.
+struct Choice {
+  int tile_rows, cluster;
+  bool spread;
+  int lag = cuda::kPromptLag;
+  int group = 0;  // 0: the plan's
+  [[nodiscard]] std::string name() const {
+    return "rows " + std::to_string(tile_rows) + ", cluster " + std::to_string(cluster) +
+           (spread ? "" : ", not spread") + ", lag " + std::to_string(lag) +
+           (group > 0 ? ", band of " + std::to_string(group) : "");
+  }
+};
+constexpr Choice kChoices[] = {{256, 2, true}, {256, 1, true}, {128, 2, true}, {128, 2, false}};
+constexpr Choice kTuning[] = {{256, 2, true, 1}, {256, 2, true, 2},    {256, 2, true, 3},
+                              {256, 2, true, 4}, {256, 2, true, 3, 4}, {256, 2, true, 3, 16}};
+
+void plain(cuda::CudaBackend& backend, const BenchShape& shape, int code_bytes,
+           std::span<const Choice> choices) {
   Arrays arrays(backend);
   const std::int64_t bytes = shape.rows * shape.cols * code_bytes;
   const int copies = copies_of(bytes);
   const auto* weights =
       static_cast<const std::uint8_t*>(arrays.codes(shape.rows * shape.cols * copies, code_bytes));
-  const void* x = arrays.codes(kTokens[2] * shape.cols, code_bytes);
-  const float* scales = arrays.floats(shape.rows, 1e-3F);
   auto* out = static_cast<std::uint16_t*>(arrays.codes(kTokens[2] * shape.rows, 2));
+  cuda::PromptProduct product;
+  product.x = arrays.codes(kTokens[2] * shape.cols, code_bytes);
+  product.x_stride = shape.cols;
+  product.num_parts = 1;
+  product.row_scales = arrays.floats(shape.rows, 1e-3F);
+  product.cols = static_cast<int>(shape.cols);
+  product.code_bytes = code_bytes;
   for (const std::int64_t tokens : kTokens) {
+    product.tokens = tokens;
     const double flops = 2e0 * static_cast<double>(tokens) * static_cast<double>(shape.rows) *
                          static_cast<double>(shape.cols);
-    cuda::PromptProduct product;
-    product.x = x;
-    product.x_stride = shape.cols;
-    product.tokens = tokens;
-    product.num_parts = 1;
-    product.row_scales = scales;
-    product.cols = static_cast<int>(shape.cols);
-    product.code_bytes = code_bytes;
-    struct Choice {
-      int tile_rows, cluster;
-      bool spread;
-    };
-    for (const Choice& c : {Choice{256, 2, true}, Choice{256, 1, true}, Choice{128, 2, true},
-                            Choice{128, 2, false}}) {
+    for (const Choice& c : choices) {
       const double us = microseconds(backend, flops, [&](int i) {
         product.parts[0] = {weights + i % copies * bytes, 0, static_cast<int>(shape.rows)};
-        cuda::prompt_project_bf16(product,
-                                  cuda::make_prompt_plan(product, c.tile_rows, c.cluster, c.spread,
-                                                         backend.context().machine()),
-                                  {out, tokens, shape.rows, shape.rows}, backend.context());
+        cuda::PromptGemmPlan plan = cuda::make_prompt_plan(product, c.tile_rows, c.cluster,
+                                                           c.spread, backend.context().machine());
+        plan.args.lag = c.lag;
+        if (c.group > 0) plan.args.group = std::min(c.group, plan.args.token_groups);
+        cuda::prompt_project_bf16(product, plan, {out, tokens, shape.rows, shape.rows},
+                                  backend.context());
       });
       print(std::string(shape.name) + (code_bytes == 1 ? " FP8, M " : " BF16, M ") +
-                std::to_string(tokens) + ", rows " + std::to_string(c.tile_rows) + ", cluster " +
-                std::to_string(c.cluster) + (c.spread ? "" : ", not spread"),
+                std::to_string(tokens) + ", " + c.name(),
             flops, us);
     }
   }
@@ -274,15 +285,14 @@ class Ops {
 void run_all(const std::string& what, const std::string& part) {
   cuda::CudaBackend backend(0);
   std::printf("%s\n", backend.description().c_str());
-  if (what != "ops") {
-    for (const int code_bytes : {1, 2}) {
-      for (const BenchShape& shape : kShapes) {
-        if (std::string(shape.name).find(part) == std::string::npos) continue;
-        plain(backend, shape, code_bytes);
-      }
+  for (const int code_bytes : {1, 2}) {
+    for (const BenchShape& shape : kShapes) {
+      if (std::string(shape.name).find(part) == std::string::npos) continue;
+      if (what == "tune") plain(backend, shape, code_bytes, kTuning);
+      if (what == "plain" || what.empty()) plain(backend, shape, code_bytes, kChoices);
     }
   }
-  if (what != "plain") {
+  if (what == "ops" || what.empty()) {
     for (const bool fp8 : {true, false}) {
       if (std::string("8B").find(part) != std::string::npos) {
         Ops(backend, "8B", 4096, 14336, 32, fp8).run();

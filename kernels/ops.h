@@ -19,7 +19,9 @@
 // 0, 1, ...), then lanes are added pairwise: l and l+8, l and l+4, l and l+2, l and l+1. So a
 // result depends neither on the number of threads nor on the rows beside it. dot(a, b) is that;
 // another backend may add in another order, and fuse a product with the addition that follows it,
-// where no line says otherwise.
+// where no line says otherwise. The GPU adds products of BF16 and E4M3 operands of a prompt (x or
+// residual in BF16) in one chain over K, ascending in steps of 32 bytes of a row, as its tensor cores
+// do; of E4M3 integers sums below 2^13 are exact.
 //
 // proj(x, W), the product with normalised or plain inputs, for one token, with
 // r = 1 / sqrt(dot(x, x) / K + eps):

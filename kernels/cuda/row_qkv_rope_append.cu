@@ -125,8 +125,8 @@ void finish_heads(const QkvRopeAppendArgs& a, const float* projected, std::int64
           ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.rotation_block)))
           : 1.0F;
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(a.num_q_heads + 2 * a.num_kv_heads),
-                    static_cast<unsigned>(count));
+  shape.grid =
+      dim3(static_cast<unsigned>(a.num_q_heads + 2 * a.num_kv_heads), static_cast<unsigned>(count));
   shape.block = kFinishThreads;
   shape.shared_bytes = static_cast<std::size_t>(a.head_dim) * 4;
   launch_dependent(kOp, finish_heads_kernel, shape, context.handle(), projected,

@@ -44,9 +44,9 @@ class Stacks {
   std::size_t count_ = 0;
 };
 
-namespace {
-
 Cluster* current = nullptr;
+
+namespace {
 
 void enter_thread() {
   current->call_kernel();
@@ -528,7 +528,7 @@ void Cluster::cluster_wait() {
   ++t.waits_done;
 }
 
-// ---- what kernels call -----------------------------------------------------------------------------
+// ---- launches --------------------------------------------------------------------------------------
 
 std::string run(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel) {
   static Stacks stacks;
@@ -538,74 +538,6 @@ std::string run(const Launch& launch, const std::function<void(std::uint8_t*)>& 
     if (!error.empty()) return error;
   }
   return {};
-}
-
-void fail(const std::string& message) {
-  current->fail(message);
-}
-std::uint32_t shared_address(const void* pointer) {
-  return current->shared_address(pointer);
-}
-std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank) {
-  return current->address_in_block(address, rank);
-}
-std::uint8_t* own_memory(std::uint32_t address, int bytes, int alignment) {
-  return current->memory(address, bytes, alignment, true);
-}
-std::uint8_t* cluster_memory(std::uint32_t address, int bytes, int alignment) {
-  return current->memory(address, bytes, alignment, false);
-}
-void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
-  current->barrier_init(barrier, arrivals);
-}
-void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
-  current->barrier_expect(barrier, bytes);
-}
-void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  current->barrier_wait(barrier, parity);
-}
-void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
-               std::uint32_t barrier) {
-  current->bulk_copy(destination, source, bytes, barrier);
-}
-void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                   std::uint32_t barrier) {
-  current->copy_to_block(destination, source, bytes, barrier);
-}
-void wait_until_sent() {
-  current->wait_until_sent();
-}
-void copy_4_bytes(std::uint32_t destination, const void* source) {
-  current->self().copies.push_back({own_memory(destination, 4, 4), source});
-}
-void land_copies(void (*land)(std::uint8_t* destination, const void* source)) {
-  for (const Copy4& copy : current->self().copies) land(copy.destination, copy.source);
-  current->self().copies.clear();
-}
-void sync_warp() {
-  current->meet(Collective::Sync, {});
-}
-float shuffle_xor(float value, int distance) {
-  current->meet(Collective::Shuffle, {.value = &value, .distance = distance});
-  return value;
-}
-void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  current->meet(Collective::Multiply, {.value = c, .a = a, .b = {b0, b1}});
-}
-int sync_block(int value, bool asks) {
-  return current->sync_block(value, asks);
-}
-void cluster_arrive() {
-  current->cluster_arrive();
-}
-void cluster_wait() {
-  current->cluster_wait();
-}
-void take_turn() {
-  current->self().has_turn = true;
-}
-bool has_turn() {
-  return current->self().has_turn;
 }
 
 }  // namespace fut::emulator

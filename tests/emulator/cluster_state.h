@@ -167,4 +167,6 @@ class Cluster {
   std::string error_;
 };
 
+extern Cluster* current;  // that runs
+
 }  // namespace fut::emulator

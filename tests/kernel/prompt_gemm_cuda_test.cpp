@@ -351,9 +351,14 @@ TEST(PromptGemmCuda, GivesTheSameBitsInEveryInstanceAndForEveryNumberOfTokens) {
       OnDevice device;
       constexpr std::int64_t kTokens = 200;
       constexpr int kRows = 288;
+      const auto numbers = [&](std::int64_t count, std::uint32_t seed, float size) {
+        std::vector<float> values = normal_values(count, seed, size);
+        for (float& v : values) v = rounded_to(code_bytes == 1 ? DType::E4M3 : DType::BF16, v);
+        return values;
+      };
       const Product product(
-          device, code_bytes, kTokens, {kRows}, cols, normal_values(kTokens * cols, 1, 4.0F),
-          normal_values(std::int64_t{kRows} * cols, 2, 30.0F), std::vector<float>(kRows, 0.01F));
+          device, code_bytes, kTokens, {kRows}, cols, numbers(kTokens * cols, 1, 4.0F),
+          numbers(std::int64_t{kRows} * cols, 2, 30.0F), std::vector<float>(kRows, 0.01F));
       const std::vector<float> first = product.run(variants()[0], kTokens);
       for (const Variant& v : variants()) {
         for (const std::int64_t tokens : {std::int64_t{1}, std::int64_t{70}, kTokens}) {
@@ -369,8 +374,13 @@ TEST(PromptGemmCuda, GivesTheSameBitsInEveryInstanceAndForEveryNumberOfTokens) {
         errors += std::pow(static_cast<double>(first[i]) - expected[i], 2);
       }
       const double relative = std::sqrt(errors / squares);
-      std::printf("%d bytes, %d columns: relative error %.3g\n", code_bytes, cols, relative);
-      EXPECT_LT(relative, code_bytes == 1 ? 0.005 : 1e-5);
+      // A step of 32 bytes of K may lose a unit of the accumulator (14 bits for E4M3, at least 23 else) of
+      // the sum so far, which for random numbers grows with the root of the number of steps.
+      const double steps = static_cast<double>(cols * code_bytes) / 32;
+      const double bound = 2.0 / 3 * steps * (code_bytes == 1 ? 0x1p-13 : 0x1p-22);
+      std::printf("%d bytes, %d columns: relative error %.3g (bound %.3g)\n", code_bytes, cols,
+                  relative, bound);
+      EXPECT_LT(relative, bound);
     }
   }
 }

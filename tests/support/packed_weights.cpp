@@ -131,19 +131,30 @@ float GuardedInt4::product(std::int64_t output, std::span<const float> x) const 
   return layout::merge_k_segments(sums);
 }
 
+namespace {
+
+// A group's products, each taken apart into that of the stored code and that of its bias. A tensor core adds
+// sixteen of them at a time to what there is and cuts off what does not fit, where an addition rounds: two
+// units in place of one.
+Bounded bounded_dot(std::span<const float> x, std::span<const float> codes) {
+  constexpr int kProductsAtATime = 16;
+  std::vector<Bounded> inputs = bounded(x);
+  inputs.insert(inputs.end(), inputs.begin(), inputs.end());
+  std::vector<Bounded> weights;
+  for (const float code : codes) weights.emplace_back(code + layout::kInt4CodeBias);
+  weights.resize(inputs.size(), -float{layout::kInt4CodeBias});
+  const auto steps = static_cast<int>(inputs.size()) / kProductsAtATime;
+  return dot(inputs, weights, 2 * steps + 1);
+}
+
+}  // namespace
+
 Bounded GuardedInt4::bounded_product(std::int64_t output, std::span<const float> x) const {
   std::array<Bounded, layout::kNumKSegments> sums{};
   for (int segment = 0; segment < layout::kNumKSegments; ++segment) {
     const int end = layout::k_segment_begin(segment + 1, tile_.num_groups());
     for (int g = layout::k_segment_begin(segment, tile_.num_groups()); g < end; ++g) {
-      // A product may be taken apart into those of the stored code and of its bias: twice the terms.
-      std::vector<Bounded> stored, biases;
-      for (const float code : in_group(codes(output), g)) {
-        stored.emplace_back(code + layout::kInt4CodeBias);
-        biases.emplace_back(-float{layout::kInt4CodeBias});
-      }
-      const std::vector<Bounded> inputs = bounded(in_group(x, g));
-      const Bounded dot = contract_dot(inputs, stored) + contract_dot(inputs, biases);
+      const Bounded dot = bounded_dot(in_group(x, g), in_group(codes(output), g));
       Bounded& sum = sums[static_cast<std::size_t>(segment)];
       sum = sum + Bounded(scale(output, g)) * dot;
     }

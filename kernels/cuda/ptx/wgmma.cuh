@@ -44,8 +44,8 @@ __device__ __forceinline__ void hold_registers(float (&d)[kCount]) {
 // 8j + 2t and 8j + 2t + 1.
 #define FUT_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FUT_SUMS_16(i) FUT_SUMS_4(i), FUT_SUMS_4(i + 4), FUT_SUMS_4(i + 8), FUT_SUMS_4(i + 12)
-__device__ __forceinline__ void wgmma(E4m3Operands, float (&d)[128], std::uint64_t a, std::uint64_t b,
-                                      int accumulate) {
+__device__ __forceinline__ void wgmma(E4m3Operands, float (&d)[128], std::uint64_t a,
+                                      std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %130, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 "
@@ -58,11 +58,12 @@ __device__ __forceinline__ void wgmma(E4m3Operands, float (&d)[128], std::uint64
       "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
       "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
       "%128, %129, accumulate, 1, 1;\n}\n"
-      : FUT_SUMS_16(0), FUT_SUMS_16(16), FUT_SUMS_16(32), FUT_SUMS_16(48), FUT_SUMS_16(64), FUT_SUMS_16(80), FUT_SUMS_16(96), FUT_SUMS_16(112)
+      : FUT_SUMS_16(0), FUT_SUMS_16(16), FUT_SUMS_16(32), FUT_SUMS_16(48), FUT_SUMS_16(64),
+        FUT_SUMS_16(80), FUT_SUMS_16(96), FUT_SUMS_16(112)
       : "l"(a), "l"(b), "r"(accumulate));
 }
-__device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[128], std::uint64_t a, std::uint64_t b,
-                                      int accumulate) {
+__device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[128], std::uint64_t a,
+                                      std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %130, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
@@ -75,11 +76,12 @@ __device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[128], std::uint64
       "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
       "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
       "%128, %129, accumulate, 1, 1, 0, 0;\n}\n"
-      : FUT_SUMS_16(0), FUT_SUMS_16(16), FUT_SUMS_16(32), FUT_SUMS_16(48), FUT_SUMS_16(64), FUT_SUMS_16(80), FUT_SUMS_16(96), FUT_SUMS_16(112)
+      : FUT_SUMS_16(0), FUT_SUMS_16(16), FUT_SUMS_16(32), FUT_SUMS_16(48), FUT_SUMS_16(64),
+        FUT_SUMS_16(80), FUT_SUMS_16(96), FUT_SUMS_16(112)
       : "l"(a), "l"(b), "r"(accumulate));
 }
-__device__ __forceinline__ void wgmma(E4m3Operands, float (&d)[64], std::uint64_t a, std::uint64_t b,
-                                      int accumulate) {
+__device__ __forceinline__ void wgmma(E4m3Operands, float (&d)[64], std::uint64_t a,
+                                      std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
@@ -91,8 +93,8 @@ __device__ __forceinline__ void wgmma(E4m3Operands, float (&d)[64], std::uint64_
       : FUT_SUMS_16(0), FUT_SUMS_16(16), FUT_SUMS_16(32), FUT_SUMS_16(48)
       : "l"(a), "l"(b), "r"(accumulate));
 }
-__device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[64], std::uint64_t a, std::uint64_t b,
-                                      int accumulate) {
+__device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[64], std::uint64_t a,
+                                      std::uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "

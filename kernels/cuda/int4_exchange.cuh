@@ -29,7 +29,7 @@ class Int4Exchange {
   static constexpr int kPairs = 2 * kTiles;
   static constexpr int kOwned = Config::kValues.owned_pairs();
 
-  // barriers: of this block, a warp's two kWarpBarriers apart; buffers: [warp][kExchangeBytes].
+  // barriers: of this block, a warp's two kWarpBarriers apart; buffers: [warp][exchange_bytes()].
   __device__ Int4Exchange(std::uint32_t barriers, std::uint32_t buffers, int warp, int share)
       : barriers_(barriers), buffers_(buffers), warp_(warp), share_(share) {
     if (threadIdx.x % 32 == 0) {
@@ -99,6 +99,11 @@ class Int4Exchange {
       }
       owned[i] = merge<kShares>(shares);
     }
+  }
+
+  // After the last round: a block's memory has to stay until what is sent was read.
+  __device__ void finish() const {
+    if (threadIdx.x % 32 < kShares) ptx::wait_until_sent();
   }
 
  private:

@@ -168,6 +168,7 @@ class Int4Gemm {
       unfinished = strip;
     }
     if (unfinished >= 0) finish_pairs(exchange, unfinished, scales);
+    exchange.finish();
   }
 
   // The warp of a block that has this warp's strips and that part of the block's segments.

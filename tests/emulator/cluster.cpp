@@ -201,11 +201,12 @@ void Cluster::end_thread() {
   t.ended = true;
   sanitizer_release(end_order_);
   if (--t.block->running == 0) {
+    const auto in_block = [&](const std::uint8_t* place) {
+      return place >= t.block->shared && place < t.block->shared + launch_.shared_bytes;
+    };
     for (const BulkCopy& copy : copies_) {
-      if (copy.destination >= t.block->shared &&
-          copy.destination < t.block->shared + launch_.shared_bytes) {
-        fail("the block ends before a copy into it is there");
-      }
+      if (in_block(copy.destination)) fail("the block ends before a copy into it is there");
+      if (in_block(copy.source)) fail("the block ends before a copy out of it was read");
     }
   }
   run_next();

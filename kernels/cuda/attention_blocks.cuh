@@ -106,15 +106,6 @@ __device__ __forceinline__ void attend_to_rows(AttentionState<D, kGroups>& state
 
 // ---- codes -------------------------------------------------------------------------------------
 
-// The codes of a word as subnormal FP16 numbers: operand A of one lane.
-__device__ __forceinline__ void subnormal_codes(std::uint32_t (&a)[4], std::uint32_t word) {
-  const std::uint32_t shifted = word >> 8;
-  a[0] = word & layout::kInt4LowMask;
-  a[1] = word & layout::kInt4HighMask;
-  a[2] = shifted & layout::kInt4LowMask;
-  a[3] = shifted & layout::kInt4HighMask;
-}
-
 // What a lane needs of a block of 16 coded tokens: its words, tile after tile, and the parameters of
 // tokens g and g + 8. Read from a slot of the ring all at once, so that the slot is free again.
 template <int D, int kGroups>
@@ -165,7 +156,7 @@ __device__ __forceinline__ void score_codes(float (&scores)[4],
     for (int i = 0; i < kGroupTiles; ++i) {
       const int j = group * kGroupTiles + i;
       std::uint32_t a[4];
-      subnormal_codes(a, block.keys[j]);
+      ptx::unpack_codes(a, block.keys[j]);
       ptx::mma_m16n8k16(chains[i % 2], a, queries.f16[j][0], queries.f16[j][1]);
     }
 #pragma unroll
@@ -209,7 +200,7 @@ __device__ __forceinline__ void add_coded_values(AttentionState<D, kGroups>& sta
     for (int i = 0; i < kGroupTiles; ++i) {
       const int j = group * kGroupTiles + i;
       std::uint32_t a[4];
-      subnormal_codes(a, block.values[j]);
+      ptx::unpack_codes(a, block.values[j]);
       ptx::mma_m16n8k16(state.values[j], a, b[0], b[1]);
     }
   }

@@ -69,7 +69,7 @@ class Int4Exchange {
         ptx::store_shared_pair(outgoing(to) + place_of_lane(p % kOwned), pair);
       }
     }
-    ptx::order_copies_after_reads();
+    ptx::fence_async_proxy();
     __syncwarp();
     // A lane for each message.
     const int to = threadIdx.x % 32;

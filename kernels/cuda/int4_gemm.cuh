@@ -142,7 +142,7 @@ class Int4Gemm {
     ptx::cluster_wait();  // all blocks are there to be written to
     if constexpr (Epilogue::kFinishes) epilogue_.begin();
     stage_tokens();
-    if constexpr (kWarpgroups) ptx::order_stores_before_products();
+    if constexpr (kWarpgroups) ptx::fence_async_proxy();
     __syncwarp();  // lanes may come from loops apart, and arriving takes whole warps
     ptx::cluster_arrive();
     ptx::cluster_wait();
@@ -324,7 +324,7 @@ class Int4Gemm {
   __device__ void find_operands() {
     const std::uint32_t tokens = ptx::shared_address(shared_ + layout_.tokens);
     if constexpr (kWarpgroups) {
-      descriptor_ = ptx::swizzled_descriptor(tokens);
+      descriptor_ = ptx::wgmma_descriptor(tokens);
     } else {
       const int lane = threadIdx.x % 32;
       const int token = min(lane / 4, args_.num_tokens - 1);

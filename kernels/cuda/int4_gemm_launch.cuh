@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cuda_runtime.h>
-#include <type_traits>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/int4_gemm.cuh"
+#include "kernels/cuda/int4_gemm_instances.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace fut::cuda {
@@ -39,36 +39,12 @@ void launch_instance(const char* op, const Int4GemmPlan& plan, const Operand& op
   launch_dependent(op, kernel, shape, stream, plan.args, operand, epilogue);
 }
 
-// Tries the instances one after the other; false: none of them is meant.
-template <int kGroup, class Operand, class Epilogue>
-[[nodiscard]] bool launch_any(const char* op, const Int4GemmPlan& plan, const Operand& operand,
-                              const Epilogue& epilogue, StreamHandle stream) {
-  const auto try_one = [&]<class Config>(Config) {
-    if (Config::kValues != plan.config) return false;
-    launch_instance<Config>(op, plan, operand, epilogue, stream);
-    return true;
-  };
-  const auto try_tiles = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
-    if (try_one(Int4GemmConfig<kTiles, 2, 1, true, kGroup>{})) return true;
-    if constexpr (int4_instance_exists(kTiles, 4)) {
-      if (try_one(Int4GemmConfig<kTiles, 4, 1, true, kGroup>{})) return true;
-    }
-    if constexpr (int4_instance_exists(kTiles, 8)) {
-      if (try_one(Int4GemmConfig<kTiles, 8, 1, true, kGroup>{})) return true;
-    }
-    return false;
-  };
-  return try_one(Int4GemmConfig<1, 1, 2, false, kGroup>{}) ||
-         try_one(Int4GemmConfig<1, 1, 4, false, kGroup>{}) ||
-         try_tiles(std::integral_constant<int, 1>{}) ||
-         try_tiles(std::integral_constant<int, 2>{}) || try_tiles(std::integral_constant<int, 4>{});
-}
-
 template <class Operand, class Epilogue>
 void launch_int4_gemm(const char* op, int group, const Int4GemmPlan& plan, const Operand& operand,
                       const Epilogue& epilogue, StreamHandle stream) {
-  const bool launched = group == 128 ? launch_any<128>(op, plan, operand, epilogue, stream)
-                                     : launch_any<64>(op, plan, operand, epilogue, stream);
+  const bool launched = with_int4_instance(group, plan.config, [&](auto config) {
+    launch_instance<decltype(config)>(op, plan, operand, epilogue, stream);
+  });
   if (!launched) no_such_instance(plan.config);
 }
 

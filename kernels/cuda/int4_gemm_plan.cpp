@@ -8,13 +8,13 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/cuda/int4_gemm_instances.h"
 #include "kernels/error.h"
 
 namespace fut::cuda {
 namespace {
 
 constexpr int kWarps = kInt4GemmThreads / 32;
-constexpr int kSwizzleBytes = 1024;  // what wgmma wants tokens aligned to
 
 // From this size on a launch of few tokens wants larger pieces.
 constexpr std::int64_t kLargeMatrixBytes = 32LL << 20;
@@ -57,7 +57,7 @@ Int4GemmLayout lay_out(const Int4GemmConfigValues& config, const layout::Int4Til
   const int ring_end =
       l.ring + aligned(kWarps * args.stages * config.piece_groups * tile.record_bytes());
   if (config.tiles > 1) {
-    l.tokens = (ring_end + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
+    l.tokens = (ring_end + kInt4SwizzleBytes - 1) / kInt4SwizzleBytes * kInt4SwizzleBytes;
     l.partial = l.tokens + groups * tile.group * 2 * 8 * config.tiles;
   } else {
     l.tokens = ring_end;
@@ -164,8 +164,7 @@ std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile, int num
   const int tiles = num_tokens <= 8 ? 1 : num_tokens <= 16 ? 2 : 4;
   std::optional<Int4GemmPlan> best;
   for (const int cluster : {2, 4, 8}) {
-    for (const int segments : {2, 4, 8}) {
-      if (!int4_instance_exists(tiles, segments)) continue;
+    for (const int segments : kInt4ExchangeSegments) {
       const auto plan =
           make_int4_plan({tiles, segments, 1, true}, cluster, tile, num_tokens, use, machine);
       if (!plan) continue;

@@ -22,7 +22,8 @@ inline constexpr int kWarpBarriers =
 // unevenly (attention does, and the many strips of gate and up), its successor's blocks would else pair up
 // on what is free first and leave the rest idle.
 inline constexpr int kLeastInt4SharedBytes = 115 * 1024;
-inline constexpr int kFewTokenStages = 2;  // without clusters
+inline constexpr int kFewTokenStages = 2;       // without clusters
+inline constexpr int kInt4SwizzleBytes = 1024;  // wgmma wants tokens at a multiple of it
 // Dynamic, of a block on compute capability 9.0: 227 KB less what kernels declare themselves, of which the
 // alignment of the rest makes a whole kilobyte.
 inline constexpr int kMaxSharedBytes = 226 * 1024;
@@ -118,13 +119,6 @@ struct Int4GemmMachine {
   int max_clusters_of_4 = 0;
   int max_clusters_of_8 = 0;
 };
-
-// Which instances with an exchange there are: sums of many tokens leave no registers for several segments
-// in a tree.
-[[nodiscard]] constexpr bool int4_instance_exists(int tiles, int segments) {
-  if (tiles != 1 && tiles != 2 && tiles != 4) return false;
-  return segments == 2 || segments == 4 || segments == 8;
-}
 
 // What an op does with the main loop.
 struct Int4GemmUse {

@@ -51,7 +51,7 @@ class WeightRing {
   __device__ __forceinline__ void release() {
     __syncwarp();
     if (is_leader()) {
-      ptx::order_copies_after_reads();
+      ptx::fence_async_proxy();
       request(stage_);
     }
     if (++stage_ == num_stages()) {

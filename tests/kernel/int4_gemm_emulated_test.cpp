@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/cuda/int4_gemm.cuh"
+#include "kernels/cuda/int4_gemm_instances.h"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/numeric/formats.h"
 #include "tests/support/backends.h"
@@ -259,35 +260,6 @@ std::string emulate(const Problem& problem, const Int4GemmPlan& plan, const Oper
   });
 }
 
-// Calls fn with the instance's type; the instances are those of kernels/cuda/int4_gemm_launch.cuh.
-template <int kGroup, class Fn>
-bool with_instance(const cuda::Int4GemmConfigValues& values, const Fn& fn) {
-  const auto try_one = [&]<class C>(C) {
-    if (values != C::kValues) return false;
-    fn(C{});
-    return true;
-  };
-  const auto try_tiles = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
-    if (try_one(cuda::Int4GemmConfig<kTiles, 2, 1, true, kGroup>{})) return true;
-    if constexpr (cuda::int4_instance_exists(kTiles, 4)) {
-      if (try_one(cuda::Int4GemmConfig<kTiles, 4, 1, true, kGroup>{})) return true;
-    }
-    if constexpr (cuda::int4_instance_exists(kTiles, 8)) {
-      if (try_one(cuda::Int4GemmConfig<kTiles, 8, 1, true, kGroup>{})) return true;
-    }
-    return false;
-  };
-  return try_one(cuda::Int4GemmConfig<1, 1, 2, false, kGroup>{}) ||
-         try_one(cuda::Int4GemmConfig<1, 1, 4, false, kGroup>{}) ||
-         try_tiles(std::integral_constant<int, 1>{}) ||
-         try_tiles(std::integral_constant<int, 2>{}) || try_tiles(std::integral_constant<int, 4>{});
-}
-
-template <class Fn>
-bool with_instance(int group, const cuda::Int4GemmConfigValues& values, const Fn& fn) {
-  return group == 128 ? with_instance<128>(values, fn) : with_instance<64>(values, fn);
-}
-
 std::string describe(const Problem& p, const Int4GemmPlan& plan, std::uint32_t seed) {
   const auto& a = plan.args;
   const auto text = [](const char* name, std::int64_t value) {
@@ -361,7 +333,7 @@ std::string compare_notes(const std::vector<Notes>& notes) {
 void expect_contract(const Problem& problem, Int4GemmPlan plan, bool normalised, bool finishes,
                      std::uint32_t seed) {
   plan.args.packed = problem.packed.data();
-  std::string error = "no such instance";
+  std::string error;
   Outputs outputs(problem);
   std::vector<Notes> notes(static_cast<std::size_t>(plan.num_blocks * kThreads));
   const auto run = [&]<class Config>(Config, const auto& operand) {
@@ -372,13 +344,14 @@ void expect_contract(const Problem& problem, Int4GemmPlan plan, bool normalised,
       error = emulate<Config>(problem, plan, operand, FetchingEpilogue{outputs.target()}, seed);
     }
   };
-  with_instance(problem.tile.group, plan.config, [&](auto config) {
+  const bool exists = cuda::with_int4_instance(problem.tile.group, plan.config, [&](auto config) {
     if (normalised) {
       run(config, NormedOperand{{problem.x.data(), problem.tile.cols, Problem::kEps}});
     } else {
       run(config, HalfOperand{problem.halves.data(), problem.tile.cols});
     }
   });
+  ASSERT_TRUE(exists) << describe(problem, plan, seed);
   if (error.empty()) error = outputs.compare(plan.args.num_tokens, normalised);
   if (error.empty() && finishes) error = compare_notes(notes);
   EXPECT_EQ(error, "") << describe(problem, plan, seed);
@@ -411,13 +384,13 @@ class Variants {
 template <class Fn>
 void for_each_instance(int group, const Fn& fn) {
   for (const int piece : {2, 4}) fn(cuda::Int4GemmConfigValues{1, 1, piece, false}, 1);
-  for (const int tiles : {1, 2, 3, 4}) {
-    for (const int segments : {2, 4, 8}) {
+  for (const int tiles : cuda::kInt4ExchangeTiles) {
+    for (const int segments : cuda::kInt4ExchangeSegments) {
       for (const int cluster : {2, 4, 8}) {
-        if (!cuda::int4_instance_exists(tiles, segments)) continue;
         const cuda::Int4GemmConfigValues values{tiles, segments, 1, true};
-        if (!cuda::make_int4_plan(values, cluster, {16, 128, group}, 1, {}, {8, 4, 2, 1})) continue;
-        if (with_instance(group, values, [](auto) {})) fn(values, cluster);
+        if (cuda::make_int4_plan(values, cluster, {16, 128, group}, 1, {}, {8, 4, 2, 1})) {
+          fn(values, cluster);
+        }
       }
     }
   }

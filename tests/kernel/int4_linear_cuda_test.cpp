@@ -148,7 +148,7 @@ TEST(Int4GemmPlan, FitsABlockWithoutOverlap) {
       if (plan->config.tiles == 1) {
         EXPECT_EQ(l.token_stride % 128, 16);
       } else {
-        EXPECT_EQ(l.tokens % 1024, 0);  // what wgmma wants of a swizzled operand
+        EXPECT_EQ(l.tokens % cuda::kInt4SwizzleBytes, 0);
       }
       const int segments = layout::kNumKSegments / plan->args.cluster;  // of a block
       EXPECT_EQ(segments % plan->config.segments, 0);

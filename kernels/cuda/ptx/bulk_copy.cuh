@@ -40,9 +40,10 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
       : "memory");
 }
 
-// What this thread read or wrote in shared memory, and what it saw through a barrier, comes before
-// the copies it asks for afterwards.
-__device__ __forceinline__ void order_copies_after_reads() {
+// What this thread read or wrote in shared memory, and what it saw through a barrier, comes before what
+// copies and wgmma do there that are asked for afterwards, by this thread or beyond a barrier of others.
+// PTX ISA, "Async proxy".
+__device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 

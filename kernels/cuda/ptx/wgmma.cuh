@@ -1,6 +1,6 @@
-// Matrix products of a warpgroup with both operands in shared memory. PTX ISA, "Asynchronous warpgroup
-// level matrix instructions": "wgmma.mma_async", "matrix descriptor format", "wgmma.fence",
-// "wgmma.commit_group", "wgmma.wait_group".
+// Matrix products of a warpgroup: what all of them need, and those with both operands in shared memory.
+// PTX ISA, "Asynchronous warpgroup level matrix instructions": "wgmma.mma_async", "matrix descriptor
+// format", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group".
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,16 @@ template <int kCount>
 __device__ __forceinline__ void hold_registers(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int kCount>
+__device__ __forceinline__ void hold_registers(std::uint32_t (&a)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i])::"memory");
+}
+template <class T, int kRows, int kCount>
+__device__ __forceinline__ void hold_registers(T (&rows)[kRows][kCount]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) hold_registers(rows[i]);
 }
 
 // d[64 x 2 * kCount] = a b^T (+ d where `accumulate` is not 0), a of 64 rows and b of 2 * kCount. Lane

@@ -21,7 +21,7 @@ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
 inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   emulator::barrier_wait(barrier, parity);
 }
-inline void order_copies_after_reads() {}
+inline void fence_async_proxy() {}
 inline std::uint64_t evict_first_policy() {
   return 0;
 }

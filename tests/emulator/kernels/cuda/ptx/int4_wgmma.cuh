@@ -8,18 +8,16 @@
 
 namespace fut::cuda::ptx {
 
-inline constexpr int kSwizzleBytes = 1024;
 inline constexpr int kSwizzledColumns = 64;
 // 16-byte pieces of a row are exchanged by the row's number.
 inline int swizzled_offset(int token, int k) {
   return token * 128 + (k / 8 ^ token % 8) * 16 + k % 8 * 2;
 }
 
-inline std::uint64_t swizzled_descriptor(std::uint32_t address) {
-  if (address % kSwizzleBytes != 0) emulator::fail("operand B stands askew");
+inline std::uint64_t wgmma_descriptor(std::uint32_t address) {
+  if (address % 1024 != 0) emulator::fail("operand B stands askew");
   return address >> 4;
 }
-inline void order_stores_before_products() {}
 
 inline int warp_index() {
   return static_cast<int>(threadIdx.x / 32);

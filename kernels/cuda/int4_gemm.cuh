@@ -227,10 +227,8 @@ class Int4Gemm {
   // of their squares, one a segment. Some loads at a time are under way together: of one token's
   // columns where there is one token, else of several tokens.
   __device__ void stage_tokens() {
-    constexpr int kLoads = !Operand::kNormalised ? 8
-                           : kTiles == 4         ? 2
-                           : Config::kClusters   ? 4
-                                                 : 2;  // as registers allow
+    constexpr int kNormedLoads = kTiles == 4 || !Config::kClusters ? 2 : 4;  // as registers allow
+    constexpr int kLoads = Operand::kNormalised ? kNormedLoads : 8;
     for (int i = 0; i < kSegments; ++i) {
       if (args_.num_tokens <= lanes_) {
         stage_segment<1, kLoads>(first_segment_ + i);

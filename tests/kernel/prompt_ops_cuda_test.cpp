@@ -23,16 +23,7 @@ TEST(PromptLinearResidualCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
   for (const Shape& shape : {Shape{1, 16}, Shape{33, 144}, Shape{128, 256}, Shape{288, 384},
                              Shape{1000, 512}, Shape{2080, 128}}) {
     for (const Kind kind : kKinds) {
-      const ResidualCase c(kind, shape, true, DType::BF16, kPromptTokens);
-      const std::vector<float> expected =
-          c.run(*cpu(), Matrix(*cpu(), kind, shape, true, 3), kPromptTokens, 0);
-      const Matrix weight(*gpu, kind, shape, true, 3);
-      for (const std::int64_t tokens : kPromptCounts) {
-        EXPECT_TRUE(same_bits(first_rows(expected, tokens, shape.rows),
-                              c.run(*gpu, weight, tokens, tokens % 2 == 0 ? 3 : 0),
-                              {tokens, shape.rows}))
-            << name_of(name_of(kind), shape, tokens);
-      }
+      expect_exact_residual(*gpu, kind, shape, DType::BF16, kPromptTokens, kPromptCounts);
     }
   }
 }
@@ -43,32 +34,8 @@ TEST(PromptGateUpSwigluCuda, GivesTheBitsOfTheCpuWhereItIsExactAndCountsWhatItCl
   for (const Shape& shape :
        {Shape{8, 16}, Shape{32, 128}, Shape{33, 384}, Shape{160, 256}, Shape{800, 128}}) {
     for (const Kind kind : kKinds) {
-      SwigluCase c{.kind = kind, .shape = shape, .x_type = DType::BF16};
-      c.eps = 0;
-      for (const float v : integer_values(kPromptTokens * shape.cols, 5, 1))
-        c.x.push_back(v < 0 ? -8.0F : 8.0F);
-      for (std::int64_t m = 0; m < kPromptTokens; ++m)
-        c.x[static_cast<std::size_t>(m * shape.cols)] = 8;
-      const Shape stacked = {2 * shape.rows, shape.cols};
-      const std::vector<float> numbers = saturated_gates(shape);
-      const SaturationCounts cpu_before = cpu()->saturations();
-      const std::vector<float> expected =
-          c.run(*cpu(), NumberedMatrix(*cpu(), kind, stacked, numbers).view(), kPromptTokens, 0);
-      const std::uint64_t num_clipped =
-          cpu()->saturations().swiglu_outputs - cpu_before.swiglu_outputs;
-      const NumberedMatrix weight(*gpu, kind, stacked, numbers);
-      for (const std::int64_t tokens : kPromptCounts) {
-        const SaturationCounts before = gpu->saturations();
-        const bool is_apart = kind == Kind::Bf16 && tokens % 2 == 0;
-        EXPECT_TRUE(same_bits(
-            first_rows(expected, tokens, shape.rows),
-            c.run(*gpu, is_apart ? weight.apart() : weight.view(), tokens, tokens % 2 == 0 ? 3 : 0),
-            {tokens, shape.rows}))
-            << name_of(name_of(kind), shape, tokens);
-        if (tokens == kPromptTokens) {
-          EXPECT_EQ(gpu->saturations().swiglu_outputs - before.swiglu_outputs, num_clipped);
-        }
-      }
+      expect_exact_swiglu(*gpu, kind, shape, kPromptTokens, kPromptCounts,
+                          [](std::int64_t) { return DType::BF16; });
     }
   }
 }

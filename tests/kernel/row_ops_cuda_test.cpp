@@ -98,16 +98,7 @@ TEST(RowLinearResidualCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
     for (const Kind kind : kKinds) {
       for (const DType type : {DType::F32, DType::BF16}) {
         if (shape.rows == 4096 && type == DType::BF16) continue;
-        const ResidualCase c(kind, shape, true, type, kTokens);
-        const std::vector<float> expected =
-            c.run(*cpu(), Matrix(*cpu(), kind, shape, true, 3), kTokens, 0);
-        const Matrix weight(*gpu, kind, shape, true, 3);
-        for (const std::int64_t tokens : kCounts) {
-          EXPECT_TRUE(same_bits(first_rows(expected, tokens, shape.rows),
-                                c.run(*gpu, weight, tokens, tokens % 2 == 0 ? 3 : 0),
-                                {tokens, shape.rows}))
-              << name_of(name_of(kind), shape, tokens);
-        }
+        expect_exact_residual(*gpu, kind, shape, type, kTokens, kCounts);
       }
     }
   }
@@ -149,33 +140,9 @@ TEST(RowGateUpSwigluCuda, GivesTheBitsOfTheCpuWhereItIsExactAndCountsWhatItClips
   for (const Shape& shape : {Shape{8, 16}, Shape{20, 128}, Shape{33, 384}, Shape{768, 256},
                              Shape{100, 4096}, Shape{3000, 160}}) {
     for (const Kind kind : kKinds) {
-      SwigluCase c{.kind = kind, .shape = shape};
-      c.eps = 0;
-      // Eights of either sign, so that r is 1/8.
-      for (const float v : integer_values(kTokens * shape.cols, 5, 1))
-        c.x.push_back(v < 0 ? -8.0F : 8.0F);
-      for (std::int64_t m = 0; m < kTokens; ++m) c.x[static_cast<std::size_t>(m * shape.cols)] = 8;
-      const Shape stacked = {2 * shape.rows, shape.cols};
-      const std::vector<float> numbers = saturated_gates(shape);
-      const SaturationCounts cpu_before = cpu()->saturations();
-      const std::vector<float> expected =
-          c.run(*cpu(), NumberedMatrix(*cpu(), kind, stacked, numbers).view(), kTokens, 0);
-      const std::uint64_t num_clipped =
-          cpu()->saturations().swiglu_outputs - cpu_before.swiglu_outputs;
-      const NumberedMatrix weight(*gpu, kind, stacked, numbers);
-      for (const std::int64_t tokens : kCounts) {
-        const SaturationCounts before = gpu->saturations();
-        c.x_type = tokens % 3 == 0 ? DType::BF16 : DType::F32;  // which holds eights as well
-        const bool is_apart = kind == Kind::Bf16 && tokens % 2 == 0;
-        EXPECT_TRUE(same_bits(
-            first_rows(expected, tokens, shape.rows),
-            c.run(*gpu, is_apart ? weight.apart() : weight.view(), tokens, tokens % 2 == 0 ? 3 : 0),
-            {tokens, shape.rows}))
-            << name_of(name_of(kind), shape, tokens);
-        if (tokens == kTokens) {
-          EXPECT_EQ(gpu->saturations().swiglu_outputs - before.swiglu_outputs, num_clipped);
-        }
-      }
+      expect_exact_swiglu(*gpu, kind, shape, kTokens, kCounts, [](std::int64_t tokens) {
+        return tokens % 3 == 0 ? DType::BF16 : DType::F32;
+      });
     }
   }
 }

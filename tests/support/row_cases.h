@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <gtest/gtest.h>
 #include <memory>
 #include <string>
 #include <utility>
@@ -207,5 +208,52 @@ class NumberedMatrix {
   Guarded<std::uint8_t> codes_;
   Guarded<float> scales_;
 };
+
+// ---- the GPU's bits are the CPU's where sums are exact: the first of `most` tokens, `counts` of them ------
+
+template <class Counts>
+void expect_exact_residual(Backend& gpu, Kind kind, const Shape& shape, DType residual_type,
+                           std::int64_t most, const Counts& counts) {
+  const ResidualCase c(kind, shape, true, residual_type, most);
+  const std::vector<float> expected = c.run(*cpu(), Matrix(*cpu(), kind, shape, true, 3), most, 0);
+  const Matrix weight(gpu, kind, shape, true, 3);
+  for (const std::int64_t tokens : counts) {
+    EXPECT_TRUE(same_bits(first_rows(expected, tokens, shape.rows),
+                          c.run(gpu, weight, tokens, tokens % 2 == 0 ? 3 : 0),
+                          {tokens, shape.rows}))
+        << name_of(name_of(kind), shape, tokens);
+  }
+}
+
+// Outputs, and how many were clipped. x_type_of(tokens): F32, or BF16, which holds eights as well.
+template <class Counts, class XTypeOf>
+void expect_exact_swiglu(Backend& gpu, Kind kind, const Shape& shape, std::int64_t most,
+                         const Counts& counts, const XTypeOf& x_type_of) {
+  SwigluCase c{.kind = kind, .shape = shape, .x_type = x_type_of(most)};
+  c.eps = 0;
+  // Eights of either sign, so that r is 1/8.
+  for (const float v : integer_values(most * shape.cols, 5, 1)) c.x.push_back(v < 0 ? -8.0F : 8.0F);
+  for (std::int64_t m = 0; m < most; ++m) c.x[static_cast<std::size_t>(m * shape.cols)] = 8;
+  const Shape stacked = {2 * shape.rows, shape.cols};
+  const std::vector<float> numbers = saturated_gates(shape);
+  const SaturationCounts cpu_before = cpu()->saturations();
+  const std::vector<float> expected =
+      c.run(*cpu(), NumberedMatrix(*cpu(), kind, stacked, numbers).view(), most, 0);
+  const std::uint64_t num_clipped = cpu()->saturations().swiglu_outputs - cpu_before.swiglu_outputs;
+  const NumberedMatrix weight(gpu, kind, stacked, numbers);
+  for (const std::int64_t tokens : counts) {
+    const SaturationCounts before = gpu.saturations();
+    c.x_type = x_type_of(tokens);
+    const bool is_apart = kind == Kind::Bf16 && tokens % 2 == 0;
+    EXPECT_TRUE(same_bits(
+        first_rows(expected, tokens, shape.rows),
+        c.run(gpu, is_apart ? weight.apart() : weight.view(), tokens, tokens % 2 == 0 ? 3 : 0),
+        {tokens, shape.rows}))
+        << name_of(name_of(kind), shape, tokens);
+    if (tokens == most) {
+      EXPECT_EQ(gpu.saturations().swiglu_outputs - before.swiglu_outputs, num_clipped);
+    }
+  }
+}
 
 }  // namespace fut::test

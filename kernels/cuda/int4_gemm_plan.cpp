@@ -1,4 +1,4 @@
-// The choices behind plan_int4_gemm (kernels/README.md, "The INT4 main loop on the GPU"). With few
+// The choices behind plan_int4_gemm (README.md of this folder, "The INT4 main loop"). With few
 // tokens the loop is bound by memory and every block takes all of K; with more, blocks of a cluster
 // share K, and of the ways to do so the one is taken that a simple account of cycles likes best.
 #include "kernels/cuda/int4_gemm_plan.h"

@@ -15,8 +15,9 @@ AttentionDistribution plan_attention_decode(int items, int heads_per_kv_head,
   if (items <= machine.max_clusters_of_4) return {4, 8};
   if (items <= machine.max_clusters_of_2) return {2, 4};
   // Two blocks a multiprocessor hide each other's steps, and both rings together hold enough; stacks of
-  // larger states leave room for one.
-  return {1, heads_per_kv_head <= kAttentionHeads / 2 ? 2 : 8};
+  // larger states leave room for one. Where that would leave half of them idle, two blocks share an item.
+  if (heads_per_kv_head > kAttentionHeads / 2) return {1, 8};
+  return {items <= machine.num_multiprocessors ? 2 : 1, 2};
 }
 
 void check_attention_decode(const AttentionArgs& a) {

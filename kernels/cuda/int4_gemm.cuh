@@ -21,12 +21,14 @@
 
 #include "kernels/cuda/int4_exchange.cuh"
 #include "kernels/cuda/int4_gemm_plan.h"
+#include "kernels/cuda/int4_output.h"
 #include "kernels/cuda/int4_weight_ring.cuh"
 #include "kernels/cuda/ptx/async_copy_4.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/ptx/int4_mma.cuh"
 #include "kernels/cuda/ptx/int4_wgmma.cuh"
+#include "kernels/cuda/rms.cuh"
 #include "kernels/cuda/tree_sum.cuh"
 
 namespace fut::cuda {
@@ -37,11 +39,6 @@ __device__ __forceinline__ int operand_offset(int k) {
   const int column = k % 16;
   return k / 64 * 64 + column % 8 / 2 * 16 + k % 64 / 16 * 4 + column / 8 * 2;
 }
-
-// The outputs of rows g and g + 8 of a strip for one token.
-struct Int4Output {
-  int strip, g, token;
-};
 
 // An epilogue has
 //   bool store(output, lower, upper, r, inputs): the two sums, r of the operand's norm; whether
@@ -302,9 +299,7 @@ class Int4Gemm {
   }
 
   __device__ void publish_squares(int segment, int token, float squares) {
-    for (int distance = 16; distance >= 1; distance /= 2) {
-      squares += __shfl_xor_sync(0xFFFFFFFFU, squares, distance);
-    }
+    squares = sum_of_lanes(squares);
     if (token >= args_.num_tokens) return;
     const int lane = threadIdx.x % 32;
     float* place = squares_of(segment, token);
@@ -565,8 +560,7 @@ class Int4Gemm {
   __device__ float row_scale(int token) const {
     if constexpr (Operand::kNormalised) {
       const float squares = tree_sum<layout::kNumKSegments>(squares_of(0, token), kMaxInt4Tokens);
-      const float mean = squares / static_cast<float>(args_.num_groups * Config::kGroup);
-      return 1.0F / sqrtf(mean + operand_.eps);
+      return inverse_rms(squares, args_.num_groups * Config::kGroup, operand_.eps);
     } else {
       return 1.0F;
     }

@@ -180,11 +180,12 @@ void no_such_instance(const Int4GemmConfigValues& config) {
       config.tiles, config.segments, config.piece_groups, config.clusters ? "with" : "without");
 }
 
-void check_int4_operand(const void* x, std::int64_t row_stride, int alignment) {
-  FUT_CHECK(reinterpret_cast<std::uintptr_t>(x) % static_cast<std::uintptr_t>(alignment) == 0 &&
-                row_stride % 4 == 0,
-            "x lies at {} with a row stride of {}: the GPU reads four numbers, {} bytes, at a time",
-            x, row_stride, alignment);
+void check_int4_operand(const void* x, std::int64_t row_stride, std::size_t number_bytes) {
+  constexpr std::size_t kAlignment = 16;
+  const auto stride = static_cast<std::size_t>(row_stride) * number_bytes;
+  FUT_CHECK(reinterpret_cast<std::uintptr_t>(x) % kAlignment == 0 && stride % kAlignment == 0,
+            "x lies at {} with rows {} bytes apart: the GPU reads {} bytes at a time", x, stride,
+            kAlignment);
 }
 
 void check_no_rotation(int rotation_block) {

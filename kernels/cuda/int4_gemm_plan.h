@@ -3,6 +3,7 @@
 // the kernel. Includes no CUDA header.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -141,7 +142,7 @@ struct Int4GemmUse {
 // Throws: a plan names what was not built, or an op got operands that its kernel cannot read. Here
 // because sources that nvcc compiles do without the error builders.
 [[noreturn]] void no_such_instance(const Int4GemmConfigValues& config);
-void check_int4_operand(const void* x, std::int64_t row_stride, int alignment);
+void check_int4_operand(const void* x, std::int64_t row_stride, std::size_t number_bytes);
 void check_no_rotation(int rotation_block);
 
 }  // namespace fut::cuda

@@ -3,6 +3,7 @@
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 
+#include "kernels/cuda/int4_batch_launch.cuh"
 #include "kernels/cuda/int4_gemm_launch.cuh"
 #include "kernels/cuda/int4_ops.h"
 
@@ -55,23 +56,32 @@ struct ResidualEpilogue {
   }
 };
 
+// Of the tokens from `first` on.
+ResidualEpilogue residual_epilogue(const LinearResidualArgs& a, const Int4Matrix& w,
+                                   std::int64_t first) {
+  return {a.residual.row<float>(first), a.residual.row_stride,
+          a.x_exponents == nullptr ? nullptr : a.x_exponents + first, static_cast<int>(w.rows)};
+}
+
 }  // namespace
 
 void int4_linear_residual(const LinearResidualArgs& a, const Int4Matrix& w,
                           LaunchContext& context) {
-  check_int4_operand(a.x.data, a.x.row_stride, 8);
+  check_int4_operand(a.x.data, a.x.row_stride, sizeof(std::uint16_t));
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
+    if (count >= kBatchTokens) {
+      launch_int4_batch<kManyBatchWarpgroups>(
+          "linear_residual", w, count, {a.x.row<std::uint16_t>(first), a.x.row_stride, nullptr},
+          residual_epilogue(a, w, first), context);
+      continue;
+    }
     for_each_int4_plan(w.tile, first, count, {sizeof(std::uint16_t), true}, context.machine(),
                        [&](Int4GemmPlan plan, std::int64_t begin) {
                          plan.args.packed = w.packed;
                          const F16Operand operand{a.x.row<std::uint16_t>(begin), a.x.row_stride};
-                         const ResidualEpilogue epilogue{
-                             a.residual.row<float>(begin), a.residual.row_stride,
-                             a.x_exponents == nullptr ? nullptr : a.x_exponents + begin,
-                             static_cast<int>(w.rows)};
-                         launch_int4_gemm("linear_residual", w.tile.group, plan, operand, epilogue,
-                                          context.handle());
+                         launch_int4_gemm("linear_residual", w.tile.group, plan, operand,
+                                          residual_epilogue(a, w, begin), context.handle());
                        });
   }
 }

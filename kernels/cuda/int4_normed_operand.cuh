@@ -1,5 +1,6 @@
-// Operand B of the INT4 main loop where tokens are a float32 residual that a norm goes over: rounded to
-// F16 as they are; 1 / rms multiplies the result.
+// Operand B of INT4 projections where tokens are a float32 residual that a norm goes over: rounded to F16 as
+// they are; 1 / rms multiplies the result. Squares are added lane by lane of the warp that has a segment
+// of K, then over lanes, then over segments, always in this order.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 
+#include "kernels/cuda/int4_batch_launch.cuh"
 #include "kernels/cuda/int4_gemm_launch.cuh"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/cuda/int4_ops.h"
@@ -98,7 +99,14 @@ struct RopeEpilogue {
 
 template <class Out>
 void launch_tokens(const QkvRopeAppendArgs& a, const Int4Matrix& w, std::int64_t first, int count,
-                   const LaunchContext& context) {
+                   LaunchContext& context) {
+  if (count >= kBatchTokens) {
+    const Int4BatchTokens tokens = prepare_int4_tokens(
+        "qkv_rope_append", a.x.row<float>(first), a.x.row_stride, count, a.eps, w.tile, context);
+    launch_int4_batch<kFewBatchWarpgroups>("qkv_rope_append", w, count, tokens,
+                                           RopeEpilogue<Out>{a, static_cast<int>(first)}, context);
+    return;
+  }
   for_each_int4_plan(w.tile, first, count, {sizeof(float), true}, context.machine(),
                      [&](Int4GemmPlan plan, std::int64_t begin) {
                        plan.args.packed = w.packed;
@@ -112,7 +120,7 @@ void launch_tokens(const QkvRopeAppendArgs& a, const Int4Matrix& w, std::int64_t
 }  // namespace
 
 void int4_qkv_rope_append(const QkvRopeAppendArgs& a, const Int4Matrix& w, LaunchContext& context) {
-  check_int4_operand(a.x.data, a.x.row_stride, 16);
+  check_int4_operand(a.x.data, a.x.row_stride, sizeof(float));
   check_no_rotation(a.rotation_block);
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));

@@ -18,6 +18,7 @@ enum class ScratchUse {
   SwigluNumbers,
   SwigluProgress,
   RowOperand,
+  Int4Operand,
   PromptSums,
   Attention,
   Sampling,

@@ -13,6 +13,7 @@
 #include "kernels/cuda/ptx/int4_mma.cuh"
 #include "kernels/cuda/ptx/matrix_fragments.cuh"
 #include "kernels/cuda/ptx/row_codes.cuh"
+#include "kernels/cuda/rms.cuh"
 #include "kernels/cuda/row_gemm_plan.h"
 #include "kernels/numeric/e4m3.h"
 #include "kernels/numeric/formats.h"
@@ -115,19 +116,6 @@ struct Int8Rows : ByteRows<WidenInt8> {
     return __fmul_rn(__fmul_rn(sum, row_scales[row]), r);
   }
 };
-
-// 1 / rms of a row with this sum of squares.
-__device__ __forceinline__ float inverse_rms(float squares, int cols, float eps) {
-  return 1.0F / sqrtf(squares / static_cast<float>(cols) + eps);
-}
-
-__device__ __forceinline__ float sum_of_lanes(float sum) {
-#pragma unroll
-  for (int distance = 16; distance >= 1; distance /= 2) {
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
-  }
-  return sum;
-}
 
 // 1 / rms by a whole warp from the sums of the segments of K, as a balanced binary tree.
 __device__ __forceinline__ float warp_inverse_rms(const float* segments, int stride, int cols,

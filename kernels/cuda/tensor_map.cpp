@@ -57,4 +57,25 @@ CUtensorMap make_tensor_map(const TensorMapShape& s) {
   return map;
 }
 
+CUtensorMap make_tensor_map(const TensorBoxes& b) {
+  constexpr cuuint32_t kDims = 3;
+  const cuuint64_t sizes[kDims] = {b.sizes[0], b.sizes[1], b.sizes[2]};
+  const cuuint64_t strides[kDims - 1] = {b.strides[0], b.strides[1]};
+  const cuuint32_t box[kDims] = {b.box[0], b.box[1], b.box[2]};
+  const cuuint32_t steps[kDims] = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encoder()(&map, b.type, kDims, const_cast<void*>(b.data), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, b.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw runtime_failure(
+        "cuTensorMapEncodeTiled: error {} for [{}, {}, {}], strides of {} and {} bytes, boxes of "
+        "[{}, {}, {}], at {}",
+        static_cast<int>(result), b.sizes[2], b.sizes[1], b.sizes[0], b.strides[1], b.strides[0],
+        b.box[2], b.box[1], b.box[0], b.data);
+  }
+  return map;
+}
+
 }  // namespace fut::cuda

@@ -2,6 +2,7 @@
 // parameters. The driver is looked up, not linked. Pulls in CUDA headers.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cuda.h>
 
@@ -21,5 +22,17 @@ struct TensorMapShape {
   bool spread = false;
 };
 [[nodiscard]] CUtensorMap make_tensor_map(const TensorMapShape& shape);
+
+// Any tensor of three dimensions, the innermost first and contiguous; strides in bytes, multiples of 16.
+// What lies outside of it is read as zeros.
+struct TensorBoxes {
+  const void* data = nullptr;
+  CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  std::array<std::uint64_t, 3> sizes{};
+  std::array<std::uint64_t, 2> strides{};
+  std::array<std::uint32_t, 3> box{};
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
+};
+[[nodiscard]] CUtensorMap make_tensor_map(const TensorBoxes& boxes);
 
 }  // namespace fut::cuda

@@ -194,7 +194,7 @@ TEST(Int4LinearCuda, TakesMoreTokensThanOneLaunchAndNoExponents) {
   const std::vector<CpuSetup> setups = cpu_setups();
   Backend& cpu = *setups.back().backend;
   const Problem problem({200, 1152, 128}, true);
-  const std::int64_t x_stride = problem.shape.cols + 4;
+  const std::int64_t x_stride = problem.shape.cols + 8;
   std::vector<std::uint16_t> x(static_cast<std::size_t>(kMany * x_stride), f32_to_f16(2.0F));
   for (std::size_t i = 0; i < x.size(); i += 3) x[i] = f32_to_f16(-1.0F);
   std::vector<float> expected(static_cast<std::size_t>(kMany * problem.shape.rows), 1.0F);

@@ -27,6 +27,11 @@ __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint3
                : "memory");
 }
 
+// Arrives: what this thread read and wrote before comes before what those do who have waited.
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
@@ -73,6 +78,21 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address));
   return v;
+}
+
+// The same as four numbers.
+__device__ __forceinline__ float4 load_shared_floats(std::uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_shared_floats(std::uint32_t address, const float4& v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
 }
 
 // 1, 2 or 4 words of shared memory.

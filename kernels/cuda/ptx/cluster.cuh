@@ -49,6 +49,15 @@ __device__ __forceinline__ float2 load_shared_pair(std::uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
   return v;
 }
+// 8 bytes of the shared memory of any block of the cluster.
+__device__ __forceinline__ float2 load_cluster_pair(std::uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(address)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ void store_shared_pair(std::uint32_t address, const float2& v) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }

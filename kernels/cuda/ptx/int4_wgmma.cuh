@@ -18,6 +18,16 @@ __device__ __forceinline__ int swizzled_offset(int token, int k) {
 
 // c[64 x 8 tiles] += a[64 x 16] b[16 x 8 tiles], FP16 operands, float32 sums. Warp w holds rows 16w .. of a
 // and c in the fragments of mma.m16n8k16, tile after tile. Nothing may touch the registers before the wait.
+__device__ __forceinline__ void wgmma_k16(float (&c)[1][4], const std::uint32_t (&a)[4],
+                                          std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, "
+      "1, "
+      "1, 1, 0;"
+      : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+      : "memory");
+}
 __device__ __forceinline__ void wgmma_k16(float (&c)[2][4], const std::uint32_t (&a)[4],
                                           std::uint64_t b) {
   asm volatile(
@@ -65,6 +75,36 @@ __device__ __forceinline__ void multiply_warpgroup(float (&c)[kTiles][4],
   wgmma_wait<0>();
   hold_registers(a);  // ptxas 13.0 may else give them to others while products still read them
   hold_registers(c);
+}
+
+// c[i] += a[i] b[i] over kBlocks times 64 columns, kChains chains side by side, each ascending, and waits for
+// them. The blocks of b lie one behind the other.
+template <int kTiles, int kChains, int kBlocks>
+__device__ __forceinline__ void multiply_chains(float (&c)[kChains][kTiles][4],
+                                                std::uint32_t (&a)[kChains][4 * kBlocks][4],
+                                                const std::uint64_t (&b)[kChains]) {
+  constexpr std::uint64_t kBlockStep = 8 * kTiles * 128 >> 4;
+  constexpr std::uint64_t kColumnStep = 32 >> 4;  // 16 columns of 64
+#pragma unroll
+  for (int i = 0; i < kChains; ++i) {
+    hold_registers(a[i]);
+    hold_registers(c[i]);
+  }
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4 * kBlocks; ++k) {
+#pragma unroll
+    for (int i = 0; i < kChains; ++i) {
+      wgmma_k16(c[i], a[i][k], b[i] + k / 4 * kBlockStep + k % 4 * kColumnStep);
+    }
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kChains; ++i) {
+    hold_registers(a[i]);  // ptxas 13.0 may else give them to others while products still read them
+    hold_registers(c[i]);
+  }
 }
 
 }  // namespace fut::cuda::ptx

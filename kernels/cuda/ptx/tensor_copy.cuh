@@ -22,6 +22,26 @@ __device__ __forceinline__ void copy_box(std::uint32_t destination, const CUtens
       : "memory");
 }
 
+// The same of three dimensions; with a policy of the second-level cache.
+__device__ __forceinline__ void copy_box_3(std::uint32_t destination, const CUtensorMap& map,
+                                           std::uint32_t barrier, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(destination),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+__device__ __forceinline__ void copy_box_3(std::uint32_t destination, const CUtensorMap& map,
+                                           std::uint32_t barrier, int c0, int c1, int c2,
+                                           std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2),
+      "l"(policy)
+      : "memory");
+}
+
 // The box at c0 of the innermost and c4 of the outermost of five dimensions, 0 of the others.
 __device__ __forceinline__ void copy_box_5(std::uint32_t destination, const CUtensorMap& map,
                                            std::uint32_t barrier, int c0, int c4) {

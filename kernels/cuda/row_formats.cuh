@@ -57,6 +57,11 @@ template <class Widen>
 struct ByteRows {
   static constexpr int kCodeBytes = 1;
 
+  // Codes 0, 1 and codes 2, 3 of a word.
+  __device__ static void widen(std::uint32_t& low, std::uint32_t& high, std::uint32_t codes) {
+    Widen::widen(low, high, codes);
+  }
+
   template <int kTiles>
   __device__ __forceinline__ static void multiply(float (&sums)[kTiles][4], const uint4& lower,
                                                   const uint4& upper,

@@ -1,8 +1,12 @@
 // lm_head on the GPU, BF16 and INT8 weights, and the best logits once more from a BF16 matrix. Contract
 // in ops.h.
-// launch  the row product (row_gemm.cuh); with rescoring a block of 1024 threads for each row of
-//         logits, which finds the largest, then a warp for each of them. Dependent launches.
+// launch  a row product (row_gemm.cuh; 9 to 32 rows of INT8: row_tile_gemm.cuh); with rescoring a block of 1024
+//         threads for each row of logits, which finds the largest, then a warp for each of them. Dependent
+//         launches.
 // bound   memory: bytes of the matrix, once for each 32 rows; rescoring reads a row of logits twice
+#include <algorithm>
+
+#include "kernels/cuda/head_project.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/row_formats.cuh"
@@ -283,6 +287,21 @@ void rescore(const LmHeadArgs& a, LaunchContext& context) {
                    a.out);
 }
 
+// As many rows at a time as one launch takes; the few that are left go to the product for few rows.
+void project(RowProjection p, LaunchContext& context) {
+  const std::int64_t end = p.first + p.count;
+  while (p.first < end) {
+    p.count = std::min<std::int64_t>(end - p.first, kMaxRowTokens);
+    if (has_head_project(p, context)) {
+      head_project(p, context);
+    } else {
+      row_project(p, context);
+    }
+    p.first += p.count;
+    p.out.data += p.count * p.out.row_stride;
+  }
+}
+
 }  // namespace
 
 void row_lm_head(const LmHeadArgs& a, LaunchContext& context) {
@@ -295,7 +314,7 @@ void row_lm_head(const LmHeadArgs& a, LaunchContext& context) {
   p.matrix = row_matrix(kOp, a.weight);
   p.is_int8 = std::holds_alternative<Int8Matrix>(a.weight);
   p.out = a.out;
-  row_project(p, context);
+  project(p, context);
   if (a.rescoring.data != nullptr) rescore(a, context);
 }
 

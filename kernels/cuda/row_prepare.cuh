@@ -34,12 +34,17 @@ struct PreparedRows {
       : operands(reinterpret_cast<std::uint16_t*>(static_cast<std::uint8_t*>(memory) + 256)),
         stride(stride_of(matrix)),
         factors(static_cast<float*>(memory)) {}
+
+  // Those of columns `k` (a multiple of 4) to k + 3.
+  __device__ void store(int token, int k, const uint2& four) const {
+    *reinterpret_cast<uint2*>(operands + token * stride + k) = four;
+  }
 };
 
-template <class Format, RowNorm kNorm>
+template <class Format, RowNorm kNorm, class Out>
 __global__ void __launch_bounds__(32 * layout::kNumKSegments)
-    prepare_rows_kernel(const __grid_constant__ RowTokens tokens,
-                        const __grid_constant__ PreparedRows out, int num_chunks, int cols) {
+    prepare_rows_kernel(const __grid_constant__ RowTokens tokens, const __grid_constant__ Out out,
+                        int num_chunks, int cols) {
   constexpr int kChunkColumns = kRowChunkBytes / Format::kCodeBytes;
   __shared__ float segment_squares[layout::kNumKSegments];
   ptx::take_turn();
@@ -63,9 +68,19 @@ __global__ void __launch_bounds__(32 * layout::kNumKSegments)
   const float factor = kNorm == RowNorm::OnResult ? 1.0F : r * tokens.scale;
 #pragma unroll 4
   for (int k = begin; k < end; k += 128) {
-    *reinterpret_cast<uint2*>(out.operands + token * out.stride + k) =
-        Format::operand(times(load(k), factor));
+    out.store(token, k, Format::operand(times(load(k), factor)));
   }
+}
+
+// `count` tokens to where `out` stores them.
+template <class Format, RowNorm kNorm, class Out>
+void launch_prepare_rows(const char* op, const RowTokens& tokens, int count,
+                         const RowMatrix& matrix, const Out& out, StreamHandle stream) {
+  LaunchShape shape;
+  shape.grid = static_cast<unsigned>(count);
+  shape.block = 32 * layout::kNumKSegments;
+  launch_dependent(op, prepare_rows_kernel<Format, kNorm, Out>, shape, stream, tokens, out,
+                   matrix.num_chunks(), matrix.cols);
 }
 
 // The same tokens, ready; launches nothing where there are few.
@@ -76,11 +91,7 @@ template <class Format, RowNorm kNorm>
   if (count < kPreparedRowTokens) return tokens;
   const PreparedRows out(matrix,
                          context.scratch(ScratchUse::RowOperand, PreparedRows::bytes(matrix)));
-  LaunchShape shape;
-  shape.grid = static_cast<unsigned>(count);
-  shape.block = 32 * layout::kNumKSegments;
-  launch_dependent(op, prepare_rows_kernel<Format, kNorm>, shape, context.handle(), tokens, out,
-                   matrix.num_chunks(), matrix.cols);
+  launch_prepare_rows<Format, kNorm>(op, tokens, count, matrix, out, context.handle());
   RowTokens ready = tokens;
   ready.x = out.operands;
   ready.row_stride = out.stride;

@@ -3,22 +3,9 @@
 // bound   memory: bytes of the matrix, once for each 32 tokens
 #include "kernels/cuda/row_gemm_launch.cuh"
 #include "kernels/cuda/row_project.h"
+#include "kernels/cuda/row_store.cuh"
 
 namespace fut::cuda {
-namespace {
-
-struct StoreEpilogue {
-  float* out;
-  std::int64_t stride;
-
-  __device__ void store(int token, int lower_row, int upper_row, float lower, float upper) const {
-    float* row = out + token * stride;
-    if (lower_row >= 0) row[lower_row] = lower;
-    if (upper_row >= 0) row[upper_row] = upper;
-  }
-};
-
-}  // namespace
 
 void row_project(const RowProjection& p, LaunchContext& context) {
   const auto launch = [&](RowGemmPlan plan, std::int64_t first, int) {
@@ -26,7 +13,7 @@ void row_project(const RowProjection& p, LaunchContext& context) {
     tokens.rows = p.rows == nullptr ? nullptr : p.rows + first;
     tokens.eps = p.eps;
     set_operand_scale(p.operand_scale, plan.args, tokens);
-    const StoreEpilogue epilogue{p.out.row(first - p.first), p.out.row_stride};
+    const RowStore epilogue{p.out.row(first - p.first), p.out.row_stride};
     if (p.matrix.code_bytes == 2) {
       launch_row_gemm<Bf16Rows, RowNorm::BeforeRounding>(p.op, plan, tokens, epilogue, context);
     } else if (p.is_int8) {

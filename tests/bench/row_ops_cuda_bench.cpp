@@ -17,7 +17,8 @@ namespace fut::test {
 namespace {
 
 constexpr int kTokens[] = {1, 2, 4, 8, 16, 32};
-constexpr std::int64_t kAllBytes = 400LL << 20;  // of the copies of a matrix
+constexpr int kTokensOfTall[] = {1, 2, 4, 8, 9, 16, 17, 24, 32};  // of matrices with many rows
+constexpr std::int64_t kAllBytes = 400LL << 20;                   // of the copies of a matrix
 constexpr int kHidden = 4096;
 constexpr int kFfn = 14336;
 constexpr int kVocab = 128256;
@@ -109,7 +110,9 @@ class Bench {
 
   void head() {
     const Weights8 w(arrays_, kVocab, kHidden);
-    for (const int m : kTokens) {
+    std::printf("%-28s %8.2f us\n", "lm_head INT8, read alone",
+                1e6 * static_cast<double>(w.bytes()) / backend_.measure_read_roof());
+    for (const int m : kTokensOfTall) {
       measure(backend_, "lm_head INT8, M " + std::to_string(m), w.bytes(), w.copies, [&](int i) {
         backend_.lm_head({view(x_, DType::F32, m, kHidden),
                           rows_,

@@ -316,8 +316,8 @@ Barrier& Cluster::barrier(std::uint32_t address, bool own) {
   return *block.barriers[words[1]];
 }
 
-void Cluster::barrier_expect(std::uint32_t address, std::uint32_t bytes) {
-  Barrier& b = barrier(address);
+void Cluster::barrier_expect(std::uint32_t address, std::uint32_t bytes, bool own) {
+  Barrier& b = barrier(address, own);
   if (b.pending == 0) fail("one arrival too many at a barrier");
   sanitizer_release(b.orders[b.parity]);
   b.bytes += bytes;
@@ -360,6 +360,16 @@ void Cluster::bulk_copy(std::uint32_t destination, const void* source, std::uint
                       static_cast<const std::uint8_t*>(source), bytes, nullptr};
   if (copy.barrier->bytes < bytes) fail("a bulk copy that its barrier does not expect");
   ask_for(copy);
+}
+
+void Cluster::bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
+                           std::uint32_t address) {
+  check_readable(source, bytes);
+  if (&block_at(destination) != &block_at(address)) fail("sent to one block, told to another");
+  std::uint8_t* place = memory(destination, static_cast<int>(bytes), 16, false);
+  std::memset(place, kGuard, bytes);
+  ask_for(
+      {&barrier(address, false), place, static_cast<const std::uint8_t*>(source), bytes, nullptr});
 }
 
 // Whoever still reads the place, or already, gets NaN. Nobody has to expect it yet.

@@ -51,9 +51,14 @@ struct Launch {
 void barrier_init(std::uint32_t barrier, std::uint32_t arrivals);
 void barrier_expect(std::uint32_t barrier, std::uint32_t bytes);
 void barrier_wait(std::uint32_t barrier, std::uint32_t parity);
+// At any block's barrier.
+void barrier_arrive(std::uint32_t barrier);
 // The copy; its destination has been poisoned by the caller.
 void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
                std::uint32_t barrier);
+// The same to any block's memory and a barrier of that block, which need not expect it yet.
+void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
+                  std::uint32_t barrier);
 // From the own block's memory to any block's; arrives on a barrier of that block. And until this thread's
 // copies of this kind have read their sources.
 void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,

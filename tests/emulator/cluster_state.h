@@ -117,10 +117,12 @@ class Cluster {
                      std::uint32_t barrier);
   void wait_until_sent();
   void barrier_init(std::uint32_t address, std::uint32_t arrivals);
-  void barrier_expect(std::uint32_t address, std::uint32_t bytes);
+  void barrier_expect(std::uint32_t address, std::uint32_t bytes, bool own = true);
   void barrier_wait(std::uint32_t address, std::uint32_t parity);
   void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
                  std::uint32_t barrier);
+  void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
+                    std::uint32_t barrier);
   void check_readable(const void* source, std::int64_t bytes);
   void meet(Collective kind, const Operands& operands);
   int sync_block(int value, bool asks);

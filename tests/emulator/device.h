@@ -38,6 +38,9 @@ struct alignas(16) float4 {
 inline float2 make_float2(float x, float y) {
   return {x, y};
 }
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
 inline uint2 make_uint2(std::uint32_t x, std::uint32_t y) {
   return {x, y};
 }

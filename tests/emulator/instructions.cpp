@@ -27,12 +27,19 @@ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
 void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   current->barrier_expect(barrier, bytes);
 }
+void barrier_arrive(std::uint32_t barrier) {
+  current->barrier_expect(barrier, 0, false);
+}
 void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   current->barrier_wait(barrier, parity);
 }
 void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
                std::uint32_t barrier) {
   current->bulk_copy(destination, source, bytes, barrier);
+}
+void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
+                  std::uint32_t barrier) {
+  current->bulk_copy_to(destination, source, bytes, barrier);
 }
 void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
                    std::uint32_t barrier) {

@@ -218,8 +218,9 @@ struct HeadCase {
 TEST(RowLmHeadCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
   FUT_REQUIRE_GPU_DEVICE();
   const auto gpu = gpu_backend();
-  for (const Shape& shape : {Shape{1, 16}, Shape{50, 48}, Shape{64, 128}, Shape{65, 256},
-                             Shape{4096, 256}, Shape{128256, 32}, Shape{3000, 4096}}) {
+  for (const Shape& shape :
+       {Shape{1, 16}, Shape{50, 48}, Shape{64, 128}, Shape{65, 256}, Shape{1100, 384},
+        Shape{4096, 256}, Shape{128256, 32}, Shape{3000, 4096}}) {
     HeadCase c{.shape = shape};
     c.x = unit_rms_integers(kTokens + 3, shape.cols, 9);
     const std::vector<float> numbers = integer_values(shape.rows * shape.cols, 6, 8);
@@ -233,7 +234,7 @@ TEST(RowLmHeadCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
     const char* const names[] = {"BF16", "INT8", "INT8 with rescoring"};
     for (int which = 0; which < 3; ++which) {
       const std::vector<float> expected = run(*cpu(), which, kTokens, 0);
-      for (const std::int64_t count : {1, 2, 9, 33}) {
+      for (const std::int64_t count : {1, 2, 8, 9, 16, 17, 32, 33}) {
         EXPECT_TRUE(same_bits(first_rows(expected, count, shape.rows),
                               run(*gpu, which, count, count == 2 ? 3 : 0), {count, shape.rows}))
             << name_of(names[which], shape, count);
@@ -245,7 +246,8 @@ TEST(RowLmHeadCuda, GivesTheBitsOfTheCpuWhereSumsAreExact) {
 TEST(RowLmHeadCuda, StaysWithinTheBoundAndGivesTheSameBitsForEveryNumberOfRows) {
   FUT_REQUIRE_GPU_DEVICE();
   const auto gpu = gpu_backend();
-  for (const Shape& shape : {Shape{37, 48}, Shape{400, 4096}}) {
+  for (const Shape& shape :
+       {Shape{37, 48}, Shape{400, 4096}, Shape{95, 128}, Shape{250, 256}, Shape{129, 1168}}) {
     HeadCase c{.shape = shape, .eps = 1e-5F};
     c.x = normal_values((kTokens + 3) * shape.cols, 1, 3.0F);
     c.x[2] = 1e6F;  // saturates
@@ -262,6 +264,23 @@ TEST(RowLmHeadCuda, StaysWithinTheBoundAndGivesTheSameBitsForEveryNumberOfRows) 
     }
     EXPECT_TRUE(within_bounds(expected, all, {kTokens, shape.rows}));
     for (std::int64_t count = 1; count <= kTokens; ++count) {
+      EXPECT_TRUE(same_bits(first_rows(all, count, shape.rows),
+                            c.run(*gpu, weight.view(), {}, count, 0), {count, shape.rows}))
+          << name_of("INT8", shape, count);
+    }
+  }
+}
+
+// More strips than all blocks hold at a time.
+TEST(RowLmHeadCuda, GivesTheSameBitsForEveryNumberOfRowsOverATallMatrix) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto gpu = gpu_backend();
+  for (const Shape& shape : {Shape{40001, 384}, Shape{70000, 1024}}) {
+    HeadCase c{.shape = shape, .eps = 1e-5F};
+    c.x = normal_values((kTokens + 3) * shape.cols, 1, 3.0F);
+    const GuardedInt8 weight(*gpu, shape, Scales::Any, 7);
+    const std::vector<float> all = c.run(*gpu, weight.view(), {}, 32, 0);
+    for (const std::int64_t count : {1, 8, 9, 15, 16, 17, 24, 31, 32}) {
       EXPECT_TRUE(same_bits(first_rows(all, count, shape.rows),
                             c.run(*gpu, weight.view(), {}, count, 0), {count, shape.rows}))
           << name_of("INT8", shape, count);

@@ -42,6 +42,17 @@ __device__ __forceinline__ void copy_box_3(std::uint32_t destination, const CUte
       : "memory");
 }
 
+// The same with a policy for the second-level cache, as bulk_copy.cuh has them.
+__device__ __forceinline__ void copy_box(std::uint32_t destination, const CUtensorMap& map,
+                                         std::uint32_t barrier, int c0, int c1,
+                                         std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(destination),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "l"(policy)
+      : "memory");
+}
+
 // The box at c0 of the innermost and c4 of the outermost of five dimensions, 0 of the others.
 __device__ __forceinline__ void copy_box_5(std::uint32_t destination, const CUtensorMap& map,
                                            std::uint32_t barrier, int c0, int c4) {

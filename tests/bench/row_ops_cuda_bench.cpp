@@ -167,7 +167,7 @@ class Bench {
 
   void gate_up() {
     const Weights8 w(arrays_, 2 * kFfn, kHidden);
-    for (const int m : kTokens) {
+    for (const int m : kTokensOfTall) {
       measure(backend_, "gate_up FP8, M " + std::to_string(m), w.bytes(), w.copies, [&](int i) {
         backend_.gate_up_swiglu({.x = view(x_, DType::F32, m, kHidden),
                                  .eps = 1e-5F,

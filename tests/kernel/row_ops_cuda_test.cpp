@@ -137,8 +137,9 @@ TEST(RowLinearResidualCuda, GivesTheSameBitsAtEveryNumberOfTokensWithinTheBound)
 TEST(RowGateUpSwigluCuda, GivesTheBitsOfTheCpuWhereItIsExactAndCountsWhatItClips) {
   FUT_REQUIRE_GPU_DEVICE();
   const auto gpu = gpu_backend();
+  // The last one has more strips than all blocks hold at a time.
   for (const Shape& shape : {Shape{8, 16}, Shape{20, 128}, Shape{33, 384}, Shape{768, 256},
-                             Shape{100, 4096}, Shape{3000, 160}}) {
+                             Shape{100, 4096}, Shape{3000, 160}, Shape{18001, 64}}) {
     for (const Kind kind : kKinds) {
       expect_exact_swiglu(*gpu, kind, shape, kTokens, kCounts, [](std::int64_t tokens) {
         return tokens % 3 == 0 ? DType::BF16 : DType::F32;

@@ -62,7 +62,7 @@ void attention_decode(const AttentionArgs& a, LaunchContext& context,
 
 void attention_decode(const AttentionArgs& a, LaunchContext& context) {
   if (groups_of(a) > 0 && a.q.dtype == DType::BF16) {
-    attention_prefill(a, context);  // the arithmetic of prefill, though the step is one of decode
+    prompt_attention(a, context);  // the arithmetic of prefill, though the step is one of decode
     return;
   }
   const int items = a.batch.num_sequences * a.num_kv_heads;

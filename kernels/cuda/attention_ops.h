@@ -13,6 +13,6 @@ void attention_decode(const AttentionArgs& a, LaunchContext& context);
 void attention_decode(const AttentionArgs& a, LaunchContext& context,
                       const AttentionDistribution& distribution);
 // Any step, but with an INT4 cache BF16 operands alone.
-void attention_prefill(const AttentionArgs& a, LaunchContext& context);
+void prompt_attention(const AttentionArgs& a, LaunchContext& context);
 
 }  // namespace fut::cuda

@@ -42,7 +42,7 @@ void attention(const AttentionArgs& a, LaunchContext& context) {
   if (a.batch.num_tokens == a.batch.num_sequences && !(coded && a.q.dtype == DType::BF16)) {
     attention_decode(a, context);
   } else {
-    attention_prefill(a, context);
+    prompt_attention(a, context);
   }
 }
 

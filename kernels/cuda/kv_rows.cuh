@@ -1,5 +1,5 @@
-// Where prefill attention finds the keys and values of a page: rows of numbers, rows that an INT4
-// cache keeps raw, the step's own, and codes. All of them become BF16 rows in shared memory.
+// Where attention of prompts finds the keys and values of a page of an INT4 cache: rows that it keeps raw,
+// the step's own, and codes. All of them become BF16 rows in shared memory.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,15 +10,13 @@
 
 namespace fut::cuda {
 
-inline constexpr int kPrefillKeys = layout::kPageTokens;  // of a tile: one page
-
-// Rows of both parts of one tile.
+// Rows of both parts of one page.
 template <int kHeadDim>
 struct KvTile {
   // 16 bytes more than the numbers: eight rows of a matrix load then lie in different banks.
   static constexpr int kStride = kHeadDim + 8;
-  alignas(16) std::uint16_t keys[kPrefillKeys * kStride];
-  alignas(16) std::uint16_t values[kPrefillKeys * kStride];
+  alignas(16) std::uint16_t keys[layout::kPageTokens * kStride];
+  alignas(16) std::uint16_t values[layout::kPageTokens * kStride];
 };
 
 // One sequence of a step, and how far it is looked at.
@@ -43,7 +41,7 @@ template <int kHeadDim, int kWarps, bool kAligned, class Row, class Skip>
 __device__ __forceinline__ void copy_rows(std::uint16_t* to, const Row& row, const Skip& skip) {
   constexpr int kChunks = kHeadDim / 8;
   constexpr int kThreads = 32 * kWarps;
-  constexpr int kOwn = kPrefillKeys * kChunks / kThreads;
+  constexpr int kOwn = layout::kPageTokens * kChunks / kThreads;
   const auto row_of = [&](int i) {
     return (i * kThreads + static_cast<int>(threadIdx.x)) / kChunks;
   };
@@ -61,26 +59,6 @@ __device__ __forceinline__ void copy_rows(std::uint16_t* to, const Row& row, con
     *reinterpret_cast<uint4*>(to + row_of(i) * KvTile<kHeadDim>::kStride + column) = numbers[i];
   }
 }
-
-// A cache of BF16 numbers.
-template <int kHeadDim>
-struct NumberRows {
-  static constexpr int kWarps = 4;  // that share a tile: two blocks at a time, one copies
-  const std::uint16_t* data;
-  layout::KvPageDense page;
-
-  // Positions first .. first + 63, all of one page.
-  __device__ void load(const KvSpan& span, int head, int first, KvTile<kHeadDim>& tile) const {
-    const std::uint16_t* rows = data + span.pages[first / layout::kPageTokens] * page.elements();
-    const auto copy = [&](std::int64_t offset, std::uint16_t* to) {
-      copy_rows<kHeadDim, kWarps, true>(
-          to, [&](int r) { return first + r < span.end ? rows + offset + r * kHeadDim : nullptr; },
-          [](int) { return false; });
-    };
-    copy(page.k_offset(head, 0), tile.keys);
-    copy(page.v_offset(head, 0), tile.values);
-  }
-};
 
 // The step's own keys (or values), BF16.
 struct StepRows {

@@ -5,7 +5,7 @@
 // bound   memory: the step's k and v once, 4 bytes in for 1.3 out
 #include <algorithm>
 
-#include "kernels/cuda/attention_prefill.h"
+#include "kernels/cuda/prompt_attention.h"
 #include "kernels/cuda/kv_pack.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"

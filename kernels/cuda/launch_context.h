@@ -20,7 +20,9 @@ enum class ScratchUse {
   RowOperand,
   Int4Operand,
   PromptSums,
-  Attention,
+  AttentionTiles,
+  AttentionHistory,
+  AttentionQueries,
   Sampling,
   kCount
 };

@@ -25,6 +25,24 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   return function;
 }
 
+CUtensorMap encode(CUtensorMapDataType type, cuuint32_t dims, const void* data,
+                   const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box) {
+  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encoder()(&map, type, dims, const_cast<void*>(data), sizes, strides, box, kSteps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw runtime_failure(
+        "cuTensorMapEncodeTiled: error {} for {} dimensions, [{}, {}] innermost, rows {} bytes "
+        "apart, "
+        "at {}",
+        static_cast<int>(result), dims, sizes[1], sizes[0], strides[0], data);
+  }
+  return map;
+}
+
 }  // namespace
 
 CUtensorMap make_tensor_map(const TensorMapShape& s) {
@@ -41,20 +59,20 @@ CUtensorMap make_tensor_map(const TensorMapShape& s) {
       {stride}, {stride, 8 * stride, 2 * stride, kBlock * stride}};
   const cuuint32_t boxes[2][kSpreadDims] = {{box_cols, box_rows},
                                             {box_cols, 2, 4, 4, box_rows / layout::kSpreadRows}};
-  const cuuint32_t steps[kSpreadDims] = {1, 1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult result = encoder()(
-      &map, s.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      s.spread ? kSpreadDims : 2, const_cast<void*>(s.data), sizes[s.spread ? 1 : 0],
-      strides[s.spread ? 1 : 0], boxes[s.spread ? 1 : 0], steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw runtime_failure(
-        "cuTensorMapEncodeTiled: error {} for [{}, {}] of {} bytes, rows {} bytes apart, at {}",
-        static_cast<int>(result), s.rows, s.cols, s.element_bytes, s.stride_bytes, s.data);
-  }
-  return map;
+  const int form = s.spread ? 1 : 0;
+  return encode(
+      s.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      s.spread ? kSpreadDims : 2, s.data, sizes[form], strides[form], boxes[form]);
+}
+
+CUtensorMap make_heads_map(const HeadsMapShape& s) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(s.head_dim), static_cast<cuuint64_t>(s.heads),
+                              static_cast<cuuint64_t>(s.tokens)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(2 * s.head_dim),
+                                static_cast<cuuint64_t>(s.stride_bytes)};
+  const cuuint32_t box[] = {layout::kPromptRowBytes / 2, static_cast<cuuint32_t>(s.box_heads),
+                            static_cast<cuuint32_t>(s.box_tokens)};
+  return encode(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, s.data, sizes, strides, box);
 }
 
 CUtensorMap make_tensor_map(const TensorBoxes& b) {

@@ -35,4 +35,18 @@ struct TensorBoxes {
 };
 [[nodiscard]] CUtensorMap make_tensor_map(const TensorBoxes& boxes);
 
+// Heads of tokens, numbers of 2 bytes: a head is a row of `head_dim`, a token `heads` rows one behind the
+// other, tokens lie `stride_bytes` apart (a multiple of 16, as the first byte is). Read in boxes of
+// box_tokens by box_heads rows by 128 bytes, swizzled as above; coordinates are dim, head, token.
+struct HeadsMapShape {
+  const void* data = nullptr;
+  std::int64_t tokens = 0;
+  int heads = 0;
+  int head_dim = 0;
+  std::int64_t stride_bytes = 0;
+  int box_tokens = 0;
+  int box_heads = 0;
+};
+[[nodiscard]] CUtensorMap make_heads_map(const HeadsMapShape& shape);
+
 }  // namespace fut::cuda

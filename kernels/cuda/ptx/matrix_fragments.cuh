@@ -75,6 +75,13 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return result;
 }
 
+// 1 / x, to the nearest.
+__device__ __forceinline__ float reciprocal(float x) {
+  float result;
+  asm("rcp.rn.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // 1 / x, wrong by one unit in the last place at most.
 __device__ __forceinline__ float reciprocal_fast(float x) {
   float result;

@@ -21,6 +21,11 @@ __device__ __forceinline__ void meet_at(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same without waiting: those who do are let go when all of the `threads` have come.
+__device__ __forceinline__ void arrive_at(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // At the barrier in shared memory of another block of the cluster, or of this one; `barrier` as
 // address_in_block() has it. Not a release of the cluster's scope, which would wait for all stores of
 // this thread: whoever waits there may overwrite what was read, no more.

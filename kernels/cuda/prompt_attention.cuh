@@ -337,12 +337,17 @@ class PromptAttention {
     mask_scores(own.scores, last);
   }
 
-  // Scores and probabilities of key tile j, values of the one before.
+  // Stands between a softmax and the wait for products: ptxas moves no instruction across a loop, but any
+  // number of them behind a wait, where they would no longer run beside the products.
+  __device__ __forceinline__ void wait_for_values(int number) const {
+    ptx::barrier_wait(full(kValueRing, number), parity_of(number));
+  }
+
+  // Scores and probabilities of key tile j, values of the one before, which are there already.
   template <bool kMasked>
   __device__ __forceinline__ void step(Registers& own, int group, int j, int count) const {
     const int number = count + j;
     ptx::barrier_wait(full(kKeyRing, number), parity_of(number));
-    ptx::barrier_wait(full(kValueRing, number - 1), parity_of(number - 1));
     ptx::meet_at(turn_of(group), kTurnThreads);
     ptx::hold_registers(own.scores);
     ptx::hold_registers(own.probabilities);
@@ -357,6 +362,8 @@ class PromptAttention {
     if constexpr (kMasked) mask(own, j);
     float factors[2];
     softmax_step(own.scores, args_.scale, own.rows, factors);
+    ptx::hold_registers(own.scores);
+    wait_for_values(number);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(own.probabilities);  // ptxas 13.0 may else reuse them while they are read
     ptx::hold_registers(own.sums);
@@ -399,13 +406,13 @@ class PromptAttention {
     float factors[2];  // of sums that are zeros
     softmax_step(own.scores, args_.scale, own.rows, factors);
     round_probabilities(own.scores, own.probabilities);
+    wait_for_values(count);
     const int end = tile.num_key_tiles;
     int j = 1;
     for (; j < seen_by_all; ++j) step<false>(own, group, j, count);
     for (; j < end; ++j) step<true>(own, group, j, count);
     release(queries_empty());
     const int last = count + end - 1;
-    ptx::barrier_wait(full(kValueRing, last), parity_of(last));
     if (end * kTileKeys > tile.kv_length) {
       clear_values(group, last, tile.kv_length - (end - 1) * kTileKeys);
     }

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cmath>
-#include <cuda_runtime.h>
 
 #include "kernels/cuda/prompt_attention.h"
 #include "kernels/cuda/ptx/convert.cuh"

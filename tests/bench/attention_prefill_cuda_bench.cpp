@@ -1,6 +1,8 @@
-// Prefill attention on the GPU: a chunk of a prompt behind what is there already, at the shapes of
-// Llama-3.1. Time of one call, many in a row; TFLOP/s count what the contract asks for, without
-// what tiles at the causal edge compute in vain. Skipped where there is no GPU.
+// Prefill attention on the GPU: prompts of equal length behind what is there already, at the shapes of
+// Llama-3.1. Time of one call, many in a row, with all that belongs to it (an INT4 cache: widening
+// history, storing); TFLOP/s count what the contract asks for, without what tiles at the causal edge
+// compute in vain. Numbers are random: zeros would take less power. Skipped where there is no GPU.
+#include <algorithm>
 #include <benchmark/benchmark.h>
 
 #include "tests/support/backends.h"
@@ -12,21 +14,20 @@ namespace {
 constexpr int kHeadDim = 128;
 constexpr int kKvHeads = 8;
 
-// Zeros: what numbers there are makes no difference to the time.
 struct Chunk {
-  Chunk(Backend& backend, int num_q_heads, int tokens, int history, bool int4)
-      : arrays({{tokens, tokens + history}}),
+  Chunk(Backend& backend, int num_q_heads, const SequenceShape& sequence, int sequences, bool int4)
+      : arrays(std::vector<SequenceShape>(static_cast<std::size_t>(sequences), sequence)),
+        tokens(sequences * sequence.new_tokens),
         batch(backend, arrays),
-        q(backend, halves(tokens, num_q_heads)),
-        k(backend, halves(tokens, kKvHeads)),
-        v(backend, halves(tokens, kKvHeads)),
-        out(backend, halves(tokens, num_q_heads)),
+        q(backend, halves(std::int64_t{tokens} * num_q_heads * kHeadDim)),
+        k(backend, halves(std::int64_t{tokens} * kKvHeads * kHeadDim)),
+        v(backend, halves(std::int64_t{tokens} * kKvHeads * kHeadDim)),
+        out(backend, halves(std::int64_t{tokens} * num_q_heads * kHeadDim)),
         pages(backend,
-              std::vector<std::uint8_t>(static_cast<std::size_t>(
-                  arrays.num_pages * layout::KvPageDense{kKvHeads, kHeadDim}.elements() * 2))),
+              int4 ? codes(arrays.num_pages)
+                   : halves(arrays.num_pages * layout::KvPageDense{kKvHeads, kHeadDim}.elements())),
         raw(backend,
-            std::vector<std::uint16_t>(static_cast<std::size_t>(
-                arrays.num_raw_slots * layout::KvRawStore{kKvHeads, kHeadDim}.elements()))) {
+            halves(arrays.num_raw_slots * layout::KvRawStore{kKvHeads, kHeadDim}.elements())) {
     const auto view = [&](const Guarded<std::uint16_t>& rows, int heads) {
       return ActivationView(rows.data(), DType::BF16, tokens, heads * kHeadDim, heads * kHeadDim);
     };
@@ -42,19 +43,37 @@ struct Chunk {
     }
     args.k = view(k, kKvHeads);
     args.v = view(v, kKvHeads);
-    args.kv = KvPagesInt4{pages.data(), arrays.num_pages,     {kKvHeads, kHeadDim, kHeadDim},
-                          raw.data(),   arrays.num_raw_slots, {kKvHeads, kHeadDim}};
+    args.kv = KvPagesInt4{reinterpret_cast<std::uint8_t*>(pages.data()),
+                          arrays.num_pages,
+                          {kKvHeads, kHeadDim, kHeadDim},
+                          raw.data(),
+                          arrays.num_raw_slots,
+                          {kKvHeads, kHeadDim}};
   }
 
-  static std::vector<std::uint16_t> halves(int tokens, int heads) {
-    return std::vector<std::uint16_t>(static_cast<std::size_t>(tokens) * heads * kHeadDim);
+  // Normally distributed, without a pattern that a chip would profit from.
+  static std::vector<std::uint16_t> halves(std::int64_t count) {
+    constexpr std::int64_t kDifferent = 1 << 20;
+    const std::vector<float> values = normal_values(std::min(count, kDifferent), 3);
+    std::vector<std::uint16_t> bits(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      bits[i] = static_cast<std::uint16_t>(bits_of(DType::BF16, values[i % values.size()]));
+    }
+    return bits;
+  }
+  // INT4 pages: the same bytes as codes and as parameters, those being numbers of ordinary size.
+  static std::vector<std::uint16_t> codes(std::int64_t num_pages) {
+    constexpr std::uint16_t kQuarter = 0x3400;  // in FP16
+    return std::vector<std::uint16_t>(
+        static_cast<std::size_t>(num_pages *
+                                 layout::KvPageInt4{kKvHeads, kHeadDim, kHeadDim}.bytes() / 2),
+        kQuarter);
   }
 
   RaggedArrays arrays;
+  int tokens;
   GuardedBatch batch;
-  Guarded<std::uint16_t> q, k, v, out;
-  Guarded<std::uint8_t> pages;
-  Guarded<std::uint16_t> raw;
+  Guarded<std::uint16_t> q, k, v, out, pages, raw;
   AttentionArgs args;
 };
 
@@ -66,16 +85,17 @@ void prefill(benchmark::State& state) {
   constexpr int kCalls = 20;
   const auto gpu = gpu_backend();
   const auto heads = static_cast<int>(state.range(0));
-  const auto tokens = static_cast<int>(state.range(1));
-  const auto history = static_cast<int>(state.range(2));
-  const Chunk chunk(*gpu, heads, tokens, history, state.range(3) != 0);
+  const auto sequences = static_cast<int>(state.range(1));
+  const auto tokens = static_cast<int>(state.range(2));
+  const auto history = static_cast<int>(state.range(3));
+  const Chunk chunk(*gpu, heads, {tokens, tokens + history}, sequences, state.range(4) != 0);
   for (int i = 0; i < 3; ++i) gpu->attention(chunk.args);
   gpu->synchronize();
   for ([[maybe_unused]] auto _ : state) {
     for (int i = 0; i < kCalls; ++i) gpu->attention(chunk.args);
     gpu->synchronize();
   }
-  const double keys = tokens * (history + (tokens + 1) / 2.0);
+  const double keys = static_cast<double>(sequences) * tokens * (history + (tokens + 1) / 2.0);
   const double calls = static_cast<double>(state.iterations()) * kCalls;
   state.counters["TFLOP/s"] = benchmark::Counter(4.0 * heads * kHeadDim * keys * calls * 1e-12,
                                                  benchmark::Counter::kIsRate);
@@ -83,10 +103,15 @@ void prefill(benchmark::State& state) {
       benchmark::Counter(calls, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
+// 16,384 tokens in all at three lengths, and single prompts.
 BENCHMARK(prefill)
-    ->ArgNames({"q_heads", "tokens", "behind", "int4"})
-    ->ArgsProduct({{32, 64}, {512}, {0, 2048, 8192}, {0, 1}})
-    ->ArgsProduct({{32}, {64, 2048}, {2048}, {0, 1}})
+    ->ArgNames({"q_heads", "sequences", "tokens", "behind", "int4"})
+    ->ArgsProduct({{32}, {8}, {2048}, {0}, {0, 1}})
+    ->ArgsProduct({{32}, {4}, {4096}, {0}, {0, 1}})
+    ->ArgsProduct({{32}, {2}, {8192}, {0}, {0, 1}})
+    ->ArgsProduct({{32}, {1}, {512, 2048}, {0, 8192}, {0, 1}})
+    ->ArgsProduct({{64}, {1}, {2048}, {0, 8192}, {0, 1}})
+    ->ArgsProduct({{32}, {1}, {64}, {2048}, {0, 1}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 

@@ -114,14 +114,14 @@ namespace {
 Bounded bounded_number(const AttentionCase& c, const CachedRow& row, std::size_t dim) {
   if (!row.is_coded()) return row.numbers[dim];
   // Every step of widening is given: no bit of it may differ.
-  if (c.order == SumOrder::Pages) return widened(row, dim);
+  if (c.order == SumOrder::Tiles) return widened(row, dim);
   const std::size_t group = group_of(row, dim);
   const Bounded number =
       Bounded(row.minima[group]) + Bounded(row.scales[group]) * Bounded(row.codes[dim]);
   return narrowed(number, DType::BF16);
 }
 
-// ---- SumOrder::Pages
+// ---- SumOrder::Tiles
 
 // A tensor core adds 16 products of BF16, which are exact, to a sum. It aligns these 17 addends to the
 // largest and cuts each off at that one's last place, then the result once more: 18 times at most a
@@ -134,30 +134,36 @@ int tensor_core_roundings(std::size_t terms) {
   return static_cast<int>((terms + kAddedAtATime - 1) / kAddedAtATime) * kTensorCoreRoundings;
 }
 
-int num_pages(const AttentionCase& c) {
-  return static_cast<int>(layout::pages_for_tokens(static_cast<std::int64_t>(c.keys.size())));
+constexpr int kTileKeys = 2 * layout::kPageTokens;
+
+int num_tiles(const AttentionCase& c) {
+  return static_cast<int>((c.keys.size() + kTileKeys - 1) / kTileKeys);
 }
 
-// What became of a probability in the end: with each page its sums are multiplied by the exponential of
-// how much the maximum grew. The arguments are differences that add up to score minus last
-// maximum and all have one sign, so that their roundings add up to that of the one difference; each
-// exponential is right within one unit. The multiplications count as roundings of the sums.
+// 2^x as the GPU has it is wrong by two units at most, one more than the contract's exponential.
+constexpr double kExponentialUnits = 4 * kUnitRoundoff;
+
+// A probability, and what became of it in the end: with each tile after it its sums are multiplied by the
+// exponential of how much the maximum grew. The arguments are differences that add up to score minus last
+// maximum and all have one sign, so that their roundings add up to that of the one difference. That the
+// score is multiplied with log2(e) / sqrt(D), rounded once, and not with two roundings of 1 / sqrt(D),
+// adds none.
 Bounded rescaled(const AttentionCase& c, const Bounded& p) {
-  const double units = 2 * kUnitRoundoff * (num_pages(c) - 1);
+  const double units = kExponentialUnits * num_tiles(c);
   return {p.value, p.error + (p.value + p.error) * std::expm1(units)};
 }
 
-// Roundings that a term passes in the sum of probabilities: a lane adds its 16 of a page, multiplies what
-// it has and adds them to it; four lanes are added in the end.
+// Roundings that a term passes in the sum of probabilities: a lane adds its 32 of a tile in two chains and
+// these to each other, multiplies what it has and adds them to it; four lanes are added in the end.
 int sum_roundings(const AttentionCase& c) {
   if (c.order == SumOrder::Contract) return static_cast<int>(c.keys.size()) + 1;
-  return layout::kPageTokens / 4 + 2 * num_pages(c) + 2;
+  return kTileKeys / 8 + 1 + 2 * num_tiles(c) + 2;
 }
 
-// And in a sum of values: the additions of all pages, a multiplication with each.
+// And in a sum of values: the additions of all tiles, a multiplication with each.
 int value_roundings(const AttentionCase& c, std::size_t terms) {
   if (c.order == SumOrder::Contract) return static_cast<int>(terms) + 1;
-  return num_pages(c) * (tensor_core_roundings(layout::kPageTokens) + 1);
+  return num_tiles(c) * (tensor_core_roundings(kTileKeys) + 1);
 }
 
 Bounded bounded_score(const AttentionCase& c, const CachedRow& key) {

@@ -29,7 +29,7 @@ enum class AttentionNumbers {
 // In which order a backend adds.
 enum class SumOrder {
   Contract,  // of ops.h
-  Pages,     // tensor cores, page by page, with a softmax that goes along; not for Factored
+  Tiles,  // tensor cores, two pages of keys at a time, a softmax that goes along; not for Factored
 };
 
 // The query and the rows that it sees, in order of position; owns nothing. `query` is what meets the

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 
 #include "kernels/numeric/formats.h"
@@ -263,6 +264,7 @@ std::vector<CachedRow> Int4CacheReference::rows(const AttentionStep& step, const
 // Calls fn(case, factor of the output, index of its first output) for each query head of each token.
 template <class Fn>
 void Int4CacheReference::for_each_head(const AttentionStep& step, const Numbers& numbers,
+                                       bool (*wanted)(const Pass& pass, int token),
                                        const Fn& fn) const {
   const int heads_per_kv_head = shape_.num_q_heads / shape_.num_kv_heads;
   AttentionCase c;
@@ -276,6 +278,7 @@ void Int4CacheReference::for_each_head(const AttentionStep& step, const Numbers&
           step.out_scales.empty() ? 1.0F : step.out_scales[static_cast<std::size_t>(head)];
       for (int i = 0; i < pass.tokens * heads_per_kv_head; ++i) {
         const int token = i / heads_per_kv_head;
+        if (wanted != nullptr && !wanted(pass, token)) continue;
         const int q_head = head * heads_per_kv_head + i % heads_per_kv_head;
         const std::vector<float> query =
             step_row(step, numbers, Operand::Query, pass.sequence, pass.begin + token, q_head);
@@ -302,19 +305,22 @@ std::int64_t num_outputs(const AttentionStep& step, const AttentionShape& shape)
 
 std::vector<float> Int4CacheReference::run(const AttentionStep& step, const Numbers& numbers) {
   std::vector<float> out(static_cast<std::size_t>(num_outputs(step, shape_)));
-  for_each_head(step, numbers, [&](const AttentionCase& c, float scale, std::int64_t first) {
-    for (const float v : contract_attention(c)) {
-      out[static_cast<std::size_t>(first++)] = rounded_to(step.out, v * scale);
-    }
-  });
+  for_each_head(step, numbers, nullptr,
+                [&](const AttentionCase& c, float scale, std::int64_t first) {
+                  for (const float v : contract_attention(c)) {
+                    out[static_cast<std::size_t>(first++)] = rounded_to(step.out, v * scale);
+                  }
+                });
   store(step, numbers);
   return out;
 }
 
 std::vector<Bounded> Int4CacheReference::run_bounded(const AttentionStep& step,
-                                                     const Numbers& numbers, SumOrder order) {
-  std::vector<Bounded> out(static_cast<std::size_t>(num_outputs(step, shape_)));
-  for_each_head(step, numbers, [&](AttentionCase c, float, std::int64_t first) {
+                                                     const Numbers& numbers, SumOrder order,
+                                                     bool (*wanted)(const Pass& pass, int token)) {
+  std::vector<Bounded> out(static_cast<std::size_t>(num_outputs(step, shape_)),
+                           Bounded(0, std::numeric_limits<float>::max()));
+  for_each_head(step, numbers, wanted, [&](AttentionCase c, float, std::int64_t first) {
     c.order = order;
     for (const Bounded& v : bounded_attention(c, step.out)) {
       out[static_cast<std::size_t>(first++)] = v;

@@ -104,9 +104,11 @@ class Int4CacheReference {
 
   // What run() of a backend has to give, bit by bit.
   std::vector<float> run(const AttentionStep& step, const Numbers& numbers);
-  // The same in bounds.
+  // The same in bounds. Where `wanted` is given and false for a token of a pass, nothing is computed and
+  // any finite number is within.
   std::vector<Bounded> run_bounded(const AttentionStep& step, const Numbers& numbers,
-                                   SumOrder order = SumOrder::Contract);
+                                   SumOrder order = SumOrder::Contract,
+                                   bool (*wanted)(const Pass& pass, int token) = nullptr);
   // What a step stores, without its outputs.
   void store(const AttentionStep& step, const Numbers& numbers);
   [[nodiscard]] const Int4CacheBytes& bytes() const { return bytes_; }
@@ -120,7 +122,8 @@ class Int4CacheReference {
   [[nodiscard]] std::vector<CachedRow> rows(const AttentionStep& step, const Numbers& numbers,
                                             const Pass& pass, Operand operand, int head) const;
   template <class Fn>
-  void for_each_head(const AttentionStep& step, const Numbers& numbers, const Fn& fn) const;
+  void for_each_head(const AttentionStep& step, const Numbers& numbers,
+                     bool (*wanted)(const Pass& pass, int token), const Fn& fn) const;
   void store_pass(const AttentionStep& step, const Numbers& numbers, const Pass& pass);
   void pack(const std::vector<std::vector<float>>& rows, Operand operand, int sequence, int head,
             int first);

@@ -50,7 +50,7 @@ struct KeySource {
 template <int kHeadDim>
 struct PromptAttentionShared {
   static constexpr int kStrips = kHeadDim / 64;
-  static constexpr int kStages = 256 / kHeadDim;  // a power of two
+  static constexpr int kStages = kHeadDim == 128 ? 3 : 4;  // of either ring
   static constexpr int kStripBytes = kTileKeys * 128;
   static constexpr int kStageBytes = kStrips * kStripBytes;  // of keys, of values and of queries
   static constexpr int kKeys = kStageBytes;

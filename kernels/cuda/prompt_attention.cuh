@@ -220,7 +220,7 @@ class PromptAttention {
   // Rows of keys of one tile, in blocks of a page.
   struct KeyRows {
     int row[kPagesOfTile];  // of keys in pages; of k and v
-    int blocks;             // that are there
+    int blocks;             // that are looked at
     bool direct;
   };
 
@@ -295,8 +295,15 @@ class PromptAttention {
     if (lane_ == 0) ptx::barrier_arrive(barrier);
     __syncwarp();
   }
+  // And with the queries, which only scores ask for.
+  __device__ __forceinline__ void release_keys(int number, bool is_last) const {
+    if (lane_ == 0) ptx::barrier_arrive(empty(kKeyRing, number));
+    if (lane_ == 0 && is_last) ptx::barrier_arrive(queries_empty());
+    __syncwarp();
+  }
 
-  // Asks for scores of this warpgroup's queries.
+  // Asks for scores of this warpgroup's queries and the first kKeys keys.
+  template <int kKeys>
   __device__ __forceinline__ void multiply_keys(float (&scores)[kScores], int group,
                                                 int number) const {
     constexpr std::uint64_t kStrip = Shared::kStripBytes >> 4;
@@ -305,19 +312,21 @@ class PromptAttention {
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
       const std::uint64_t step = k / 4 * kStrip + k % 4 * 2;
-      ptx::wgmma(ptx::Bf16Operands{}, scores, queries + step, keys + step, k > 0 ? 1 : 0);
+      ptx::wgmma(ptx::Bf16Operands{}, reinterpret_cast<float(&)[kKeys / 2]>(scores), queries + step,
+                 keys + step, k > 0 ? 1 : 0);
     }
     ptx::wgmma_commit();
   }
 
-  // Adds probabilities times values.
+  // Adds probabilities times values of the first kKeys keys.
+  template <int kKeys>
   __device__ __forceinline__ void multiply_values(
       float (&sums)[kHeadDim / 2], const std::uint32_t (&probabilities)[kTileKeys / 16][4],
       int number) const {
     const std::uint64_t values =
         ptx::wgmma_rows_descriptor(at(kValueRing, number), Shared::kStripBytes);
 #pragma unroll
-    for (int k = 0; k < kTileKeys / 16; ++k) {
+    for (int k = 0; k < kKeys / 16; ++k) {
       ptx::wgmma_rows(sums, probabilities[k], values + k * ptx::kSixteenRows);
     }
     ptx::wgmma_commit();
@@ -332,9 +341,10 @@ class PromptAttention {
     int last[2];  // of each row the position that it sees last, less 2t
   };
 
+  template <int kKeys>
   __device__ __forceinline__ void mask(Registers& own, int j) const {
     const int last[2] = {own.last[0] - j * kTileKeys, own.last[1] - j * kTileKeys};
-    mask_scores(own.scores, last);
+    mask_scores<kKeys>(own.scores, last);
   }
 
   // Stands between a softmax and the wait for products: ptxas moves no instruction across a loop, but any
@@ -344,8 +354,8 @@ class PromptAttention {
   }
 
   // Scores and probabilities of key tile j, values of the one before, which are there already.
-  template <bool kMasked>
-  __device__ __forceinline__ void step(Registers& own, int group, int j, int count) const {
+  template <bool kMasked, int kKeys>
+  __device__ __forceinline__ void step(Registers& own, int group, int j, int count, int end) const {
     const int number = count + j;
     ptx::barrier_wait(full(kKeyRing, number), parity_of(number));
     ptx::meet_at(turn_of(group), kTurnThreads);
@@ -353,29 +363,58 @@ class PromptAttention {
     ptx::hold_registers(own.probabilities);
     ptx::hold_registers(own.sums);
     ptx::wgmma_fence();
-    multiply_keys(own.scores, group, number);
-    multiply_values(own.sums, own.probabilities, number - 1);
+    multiply_keys<kKeys>(own.scores, group, number);
+    multiply_values<kTileKeys>(own.sums, own.probabilities, number - 1);
     ptx::arrive_at(turn_of(group ^ 1), kTurnThreads);
     ptx::wgmma_wait<1>();
     ptx::hold_registers(own.scores);
-    release(empty(kKeyRing, number));
-    if constexpr (kMasked) mask(own, j);
+    release_keys(number, j == end - 1);
+    if constexpr (kMasked) mask<kKeys>(own, j);
     float factors[2];
-    softmax_step(own.scores, args_.scale, own.rows, factors);
+    softmax_step<kKeys>(own.scores, args_.scale, own.rows, factors);
     ptx::hold_registers(own.scores);
     wait_for_values(number);
     ptx::wgmma_wait<0>();
     ptx::hold_registers(own.probabilities);  // ptxas 13.0 may else reuse them while they are read
     ptx::hold_registers(own.sums);
     release(empty(kValueRing, number - 1));
-    round_probabilities(own.scores, own.probabilities);
+    round_probabilities<kKeys>(own.scores, own.probabilities);
     scale_sums(own.sums, factors);
   }
 
+  // The first key tile, with nothing to run beside.
+  __device__ __forceinline__ void begin(Registers& own, int group, int count, bool is_masked,
+                                        bool is_last) const {
+    ptx::barrier_wait(full(kKeyRing, count), parity_of(count));
+    ptx::wgmma_fence();
+    multiply_keys<kTileKeys>(own.scores, group, count);
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(own.scores);
+    release_keys(count, is_last);
+    if (is_masked) mask<kTileKeys>(own, 0);
+    float factors[2];  // of sums that are zeros
+    softmax_step<kTileKeys>(own.scores, args_.scale, own.rows, factors);
+    round_probabilities<kTileKeys>(own.scores, own.probabilities);
+    wait_for_values(count);
+  }
+
+  // Values of the last key tile.
+  template <int kKeys>
+  __device__ __forceinline__ void end_with(Registers& own, int number) const {
+    ptx::hold_registers(own.probabilities);
+    ptx::hold_registers(own.sums);
+    ptx::wgmma_fence();
+    multiply_values<kKeys>(own.sums, own.probabilities, number);
+    ptx::wgmma_wait<0>();
+    ptx::hold_registers(own.probabilities);
+    ptx::hold_registers(own.sums);
+  }
+
   // Rows of values behind the sequence's end hold anything, and nothing times that may be a NaN.
-  __device__ __forceinline__ void clear_values(int group, int number, int first_row) const {
+  __device__ __forceinline__ void clear_values(int group, int number, int first_row,
+                                               int end_row) const {
     const int thread = static_cast<int>(threadIdx.x) % 128;
-    for (int i = thread; i < Shared::kStrips * (kTileKeys - first_row) * 8; i += 128) {
+    for (int i = thread; i < Shared::kStrips * (end_row - first_row) * 8; i += 128) {
       const int row = first_row + i / 8 / Shared::kStrips;
       const int strip = i / 8 % Shared::kStrips;
       ptx::store_shared_16(
@@ -385,7 +424,8 @@ class PromptAttention {
     ptx::meet_at(own_barrier(group), 128);
   }
 
-  // One tile; `count` key tiles came before.
+  // One tile; `count` key tiles came before. Where nobody looks at the second half of the last key tile, it
+  // is left out, which changes no bit: it would add zeros.
   __device__ __forceinline__ void attend(const AttentionTile& tile, int group, int count) const {
     const int first_row = 64 * group + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4;
     Registers own;
@@ -396,33 +436,24 @@ class PromptAttention {
 #pragma unroll
     for (float& sum : own.sums) sum = 0;
     const int seen_by_all = (tile.first_position + 1) / kTileKeys;
-    ptx::barrier_wait(full(kKeyRing, count), parity_of(count));
-    ptx::wgmma_fence();
-    multiply_keys(own.scores, group, count);
-    ptx::wgmma_wait<0>();
-    ptx::hold_registers(own.scores);
-    release(empty(kKeyRing, count));
-    if (seen_by_all == 0) mask(own, 0);
-    float factors[2];  // of sums that are zeros
-    softmax_step(own.scores, args_.scale, own.rows, factors);
-    round_probabilities(own.scores, own.probabilities);
-    wait_for_values(count);
     const int end = tile.num_key_tiles;
+    const int first_of_last = (end - 1) * kTileKeys;
+    const bool is_half = tile.first_position + tile.num_tokens <= first_of_last + kTileKeys / 2;
+    begin(own, group, count, seen_by_all == 0, end == 1);
     int j = 1;
-    for (; j < seen_by_all; ++j) step<false>(own, group, j, count);
-    for (; j < end; ++j) step<true>(own, group, j, count);
-    release(queries_empty());
+    for (; j < seen_by_all; ++j) step<false, kTileKeys>(own, group, j, count, end);
+    for (; j < (is_half ? end - 1 : end); ++j) step<true, kTileKeys>(own, group, j, count, end);
+    if (j < end) step<true, kTileKeys / 2>(own, group, j, count, end);
     const int last = count + end - 1;
-    if (end * kTileKeys > tile.kv_length) {
-      clear_values(group, last, tile.kv_length - (end - 1) * kTileKeys);
+    const int end_row = is_half ? kTileKeys / 2 : kTileKeys;
+    if (first_of_last + end_row > tile.kv_length) {
+      clear_values(group, last, tile.kv_length - first_of_last, end_row);
     }
-    ptx::hold_registers(own.probabilities);
-    ptx::hold_registers(own.sums);
-    ptx::wgmma_fence();
-    multiply_values(own.sums, own.probabilities, last);
-    ptx::wgmma_wait<0>();
-    ptx::hold_registers(own.probabilities);
-    ptx::hold_registers(own.sums);
+    if (is_half) {
+      end_with<kTileKeys / 2>(own, last);
+    } else {
+      end_with<kTileKeys>(own, last);
+    }
     release(empty(kValueRing, last));
     finish(own, tile, first_row);
   }

@@ -18,6 +18,8 @@ namespace fut::cuda {
 
 inline constexpr int kScores = kTileKeys / 2;  // of a thread
 
+// The functions below take the first kKeys keys of a tile: all, or half of them.
+
 // Of both rows of a thread.
 struct RunningRows {
   float top[2] = {-INFINITY, -INFINITY};  // the largest score, times `scale`
@@ -26,9 +28,10 @@ struct RunningRows {
 
 // Keys behind a row's own position count for nothing. last[r]: that position, counted from the tile's
 // first key on, less 2t.
+template <int kKeys>
 __device__ __forceinline__ void mask_scores(float (&scores)[kScores], const int (&last)[2]) {
 #pragma unroll
-  for (int n = 0; n < kScores / 4; ++n) {
+  for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (8 * n + i % 2 > last[i / 2]) scores[4 * n + i] = -INFINITY;
@@ -38,6 +41,7 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kScores], const int 
 
 // Scores to probabilities under the maximum so far; factors: what sums under the earlier one are to be
 // multiplied with. A row sees its first key in its first tile, so that the maximum is a number.
+template <int kKeys>
 __device__ __forceinline__ void softmax_step(float (&scores)[kScores], float scale,
                                              RunningRows& rows, float (&factors)[2]) {
   constexpr unsigned kAllLanes = 0xFFFFFFFFU;
@@ -45,7 +49,7 @@ __device__ __forceinline__ void softmax_step(float (&scores)[kScores], float sca
   for (int r = 0; r < 2; ++r) {
     float top[2] = {scores[2 * r], scores[2 * r + 1]};
 #pragma unroll
-    for (int n = 1; n < kScores / 4; ++n) {
+    for (int n = 1; n < kKeys / 8; ++n) {
       top[0] = fmaxf(top[0], scores[4 * n + 2 * r]);
       top[1] = fmaxf(top[1], scores[4 * n + 2 * r + 1]);
     }
@@ -60,7 +64,7 @@ __device__ __forceinline__ void softmax_step(float (&scores)[kScores], float sca
   for (int r = 0; r < 2; ++r) {
     float sums[2] = {};
 #pragma unroll
-    for (int n = 0; n < kScores / 4; ++n) {
+    for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = scores[4 * n + 2 * r + i];
@@ -73,10 +77,11 @@ __device__ __forceinline__ void softmax_step(float (&scores)[kScores], float sca
 }
 
 // Operand A of the product with values, 16 keys after 16.
+template <int kKeys>
 __device__ __forceinline__ void round_probabilities(const float (&p)[kScores],
                                                     std::uint32_t (&a)[kTileKeys / 16][4]) {
 #pragma unroll
-  for (int k = 0; k < kTileKeys / 16; ++k) {
+  for (int k = 0; k < kKeys / 16; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[k][i] = ptx::bf16x2(p[8 * k + 2 * i], p[8 * k + 2 * i + 1]);
   }

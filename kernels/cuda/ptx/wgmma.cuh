@@ -116,6 +116,17 @@ __device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[64], std::uint64_
       : FUT_SUMS_16(0), FUT_SUMS_16(16), FUT_SUMS_16(32), FUT_SUMS_16(48)
       : "l"(a), "l"(b), "r"(accumulate));
 }
+__device__ __forceinline__ void wgmma(Bf16Operands, float (&d)[32], std::uint64_t a,
+                                      std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, accumulate, 1, 1, 0, 0;\n}\n"
+      : FUT_SUMS_16(0), FUT_SUMS_16(16)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
 #undef FUT_SUMS_16
 #undef FUT_SUMS_4
 

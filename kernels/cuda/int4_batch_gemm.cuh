@@ -254,6 +254,7 @@ class Int4BatchGemm {
       ptx::prefetch_map(maps_.weights);
       ptx::prefetch_map(maps_.tokens);
       ring_.init_barriers(args_.strips());
+      *noticed() = 0;
     }
     __syncthreads();
     if (warp_ < args_.strips()) {
@@ -263,7 +264,10 @@ class Int4BatchGemm {
       ptx::give_registers<Config::kFeederRegisters>();
       feed(warp_ - args_.strips());
     }
-    if constexpr (Epilogue::kFinishes) epilogue_.finish(noticed_);
+    if constexpr (Epilogue::kFinishes) {
+      __syncthreads();
+      epilogue_.finish(*noticed() != 0);
+    }
   }
 
  private:
@@ -283,8 +287,10 @@ class Int4BatchGemm {
     ptx::take_turn();
     if constexpr (Epilogue::kFinishes) epilogue_.begin();
     if (args_.cluster > 1) {
-      meet_cluster();
-      meet_cluster();
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
+      ptx::cluster_arrive_relaxed();
+      ptx::cluster_wait();
     }
   }
 
@@ -303,19 +309,19 @@ class Int4BatchGemm {
       add_up(parked, stage, parity, sums);
       parked.publish(sums);
       if (args_.cluster > 1) {
-        meet_cluster();
+        finish_shared(parked, strip);
       } else {
         __syncwarp();
+        finish_own(parked, strip);
       }
-      finish(parked, strip);
-      __syncwarp();                           // products take whole warps
-      if (args_.cluster > 1) meet_cluster();  // others have read what this block published
+      __syncwarp();  // products take whole warps
     }
   }
 
-  __device__ static void meet_cluster() {
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
+  // Whether the epilogue's store() said so to any thread of the block. In shared memory: as a variable of the
+  // threads it would make the compiler take the loop of products for one of lanes apart.
+  [[nodiscard]] __device__ int* noticed() const {
+    return reinterpret_cast<int*>(shared_ + args_.layout.noticed);
   }
 
   // For everybody's own use: each warp writes the same.
@@ -383,13 +389,16 @@ class Int4BatchGemm {
     const auto lane = static_cast<int>(threadIdx.x) % 32;
     const std::uint32_t record = ring_.records(stage) + warp_ * Int4BatchRing<Config>::kStripBytes;
     uint4 words[kCount][kBlocks];
+    const auto load_words = [&](int i, int block) {
+      words[i][block] = ptx::load_shared_16(record + i * Config::kRecordBytes +
+                                            block * layout::Int4Tile::kBlockBytes + lane * 16);
+    };
+    // All of them at once where there are registers.
+    constexpr int kAhead = kTiles == 4 ? kTogether : kBlocks;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        words[i][j] = ptx::load_shared_16(record + i * Config::kRecordBytes +
-                                          j * layout::Int4Tile::kBlockBytes + lane * 16);
-      }
+      for (int block = 0; block < kAhead; ++block) load_words(i, block);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -404,12 +413,6 @@ class Int4BatchGemm {
       }
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const std::uint32_t scale =
-          record + (i + 1) * Config::kRecordBytes - layout::Int4Tile::kScaleBytes + lane / 4 * 2;
-      scales[i] = make_float2(ptx::load_shared_bf16(scale), ptx::load_shared_bf16(scale + 16));
-    }
-#pragma unroll
     for (int block = 0; block < kBlocks; block += kTogether) {
       std::uint32_t a[kCount][4 * kTogether][4];
       std::uint64_t b[kCount];
@@ -417,6 +420,7 @@ class Int4BatchGemm {
       for (int i = 0; i < kCount; ++i) {
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
+          if (block + j >= kAhead) load_words(i, block + j);
           const uint4& w = words[i][block + j];
           ptx::unpack_codes(a[i][4 * j], w.x);
           ptx::unpack_codes(a[i][4 * j + 1], w.y);
@@ -427,6 +431,12 @@ class Int4BatchGemm {
                                      block * Config::kBoxBytes);
       }
       ptx::multiply_chains<kTiles, kCount, kTogether>(chain, a, b);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const std::uint32_t scale =
+          record + (i + 1) * Config::kRecordBytes - layout::Int4Tile::kScaleBytes + lane / 4 * 2;
+      scales[i] = make_float2(ptx::load_shared_bf16(scale), ptx::load_shared_bf16(scale + 16));
     }
   }
 
@@ -468,13 +478,55 @@ class Int4BatchGemm {
     }
   }
 
-  __device__ void finish(const Sums& parked, int strip) {
+  __device__ void store(const Sums& parked, const Int4Output& out, int i, const float2& pair) {
+    const bool notices =
+        epilogue_.store(out, pair.x * (1 / layout::kInt4LowUnit),
+                        pair.y * (1 / layout::kInt4HighUnit), factor(out.token), inputs(parked, i));
+    if constexpr (Epilogue::kFinishes) {
+      if (notices) *noticed() = 1;
+    }
+  }
+
+  __device__ void finish_shared(const Sums& parked, int strip) {
+    switch (args_.cluster) {
+      case 2:
+        return finish_cluster<2>(parked, strip);
+      case 4:
+        return finish_cluster<4>(parked, strip);
+      default:
+        return finish_cluster<8>(parked, strip);
+    }
+  }
+
+  // Reads what others published before anything is stored: their blocks have to stay until then, and a
+  // barrier behind the stores would wait for them.
+  template <int kCluster>
+  __device__ __forceinline__ void finish_cluster(const Sums& parked, int strip) {
+    constexpr int kOwned = batch_owned_pairs(kTiles, kCluster);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    const bool finishes = parked.finishes() && strip < args_.num_strips;
+    float2 pairs[kOwned];
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      if (finishes) pairs[i] = parked.template collect<kCluster>(i);
+    }
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    if constexpr (Epilogue::kFetches) ptx::wait_for_copies();
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      const Int4Output out{strip, static_cast<int>(threadIdx.x) % 32 / 4, parked.token(i)};
+      if (finishes && out.token < args_.num_tokens) store(parked, out, i, pairs[i]);
+    }
+    __syncwarp();
+    ptx::cluster_wait();
+  }
+
+  __device__ void finish_own(const Sums& parked, int strip) {
     if constexpr (Epilogue::kFetches) ptx::wait_for_copies();
     for_each_output(parked, strip, [&](const Int4Output& out, int i) {
-      const float2 pair = parked.collect(i);
-      noticed_ |= epilogue_.store(out, pair.x * (1 / layout::kInt4LowUnit),
-                                  pair.y * (1 / layout::kInt4HighUnit), factor(out.token),
-                                  inputs(parked, i));
+      store(parked, out, i, parked.own_pair(i));
     });
   }
 
@@ -485,7 +537,6 @@ class Int4BatchGemm {
   int warp_;
   const Int4BatchWork work_;
   const Int4BatchRing<Config> ring_;
-  bool noticed_ = false;  // by the epilogue's store()
 };
 
 template <class Config, class Epilogue>

@@ -49,7 +49,8 @@ Int4BatchLayout lay_out(const Int4BatchArgs& a, int tiles, const layout::Int4Til
   const int stage = groups * (8 * tiles * tile.group * 2 + warps * tile.record_bytes());
   l.stage_bytes = divided_up(stage, kInt4SwizzleBytes) * kInt4SwizzleBytes;
   l.barriers = l.ring + a.stages * l.stage_bytes;
-  l.factors = l.barriers + 3 * 8 * kMaxBatchStages;
+  l.noticed = l.barriers + 3 * 8 * kMaxBatchStages;
+  l.factors = l.noticed + 16;
   l.biases = l.factors + 4 * kMaxInt4Tokens;
   l.parked = l.biases + a.stages * groups * 4 * tiles * 16;
   l.inputs = l.parked + std::max(levels, 1) * warps * tiles * 32 * 16;

@@ -35,7 +35,7 @@ struct Int4BatchConfig {
   // Of a thread that multiplies and of one that feeds; together what there is at the start, 80 or 96 for
   // all of them.
   static constexpr int kRegisters = kWarpgroups_ == kManyBatchWarpgroups ? 88 : 112;
-  static constexpr int kFeederRegisters = 32;
+  static constexpr int kFeederRegisters = kWarpgroups_ == kManyBatchWarpgroups ? 40 : 32;
   // 64 columns of operand A that there are registers for at a time.
   static constexpr int kTogether =
       kWarpgroups_ == kManyBatchWarpgroups || kTiles_ == 1 ? 1 : kGroup_ / 64;
@@ -53,6 +53,7 @@ struct Int4BatchLayout {
                  // [strip][group]
   int stage_bytes = 0;  // a multiple of kInt4SwizzleBytes
   int barriers = 0;     // [stage] full, ready, empty
+  int noticed = 0;      // int
   int factors = 0;      // float [token]
   int biases = 0;       // [stage][group][tile][lane t] float4
   int parked = 0;       // [level][warp][tile][lane] float4; later [warp][pair][lane] float2

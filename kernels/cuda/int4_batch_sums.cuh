@@ -70,7 +70,8 @@ class Int4BatchSums {
     }
   }
 
-  // Pairs that this lane finishes, if any; the token of one; its sums of the whole cluster.
+  // Pairs that this lane finishes, if any; the token of one; its sums of the whole cluster, or where the
+  // block is alone.
   [[nodiscard]] __device__ int owned() const {
     return owned_;
   }
@@ -81,30 +82,12 @@ class Int4BatchSums {
     const int p = pair(i);
     return p / 2 * 8 + lane_ % 4 * 2 + p % 2;
   }
+  [[nodiscard]] __device__ __forceinline__ float2 own_pair(int i) const {
+    return ptx::load_shared_pair(parked_ + pair(i) * 256 + lane_ * 8);
+  }
+  template <int kBlocks>
   [[nodiscard]] __device__ __forceinline__ float2 collect(int i) const {
     const std::uint32_t place = parked_ + pair(i) * 256 + lane_ * 8;
-    switch (args_.cluster) {
-      case 1:
-        return ptx::load_shared_pair(place);
-      case 2:
-        return collect_from<2>(place);
-      case 4:
-        return collect_from<4>(place);
-      default:
-        return collect_from<8>(place);
-    }
-  }
-
- private:
-  [[nodiscard]] __device__ int pair(int i) const {
-    return rank_ * owned_ / lane_groups_ + i;
-  }
-  [[nodiscard]] __device__ int levels() const {
-    return 31 - __clz(args_.segments());
-  }
-
-  template <int kBlocks>
-  [[nodiscard]] __device__ __forceinline__ static float2 collect_from(std::uint32_t place) {
     float2 shares[kBlocks];
 #pragma unroll
     for (int from = 0; from < kBlocks; ++from) {
@@ -113,12 +96,20 @@ class Int4BatchSums {
 #pragma unroll
     for (int count = kBlocks / 2; count >= 1; count /= 2) {
 #pragma unroll
-      for (int i = 0; i < count; ++i) {
-        shares[i] = make_float2(shares[2 * i].x + shares[2 * i + 1].x,
-                                shares[2 * i].y + shares[2 * i + 1].y);
+      for (int n = 0; n < count; ++n) {
+        shares[n] = make_float2(shares[2 * n].x + shares[2 * n + 1].x,
+                                shares[2 * n].y + shares[2 * n + 1].y);
       }
     }
     return shares[0];
+  }
+
+ private:
+  [[nodiscard]] __device__ int pair(int i) const {
+    return rank_ * owned_ / lane_groups_ + i;
+  }
+  [[nodiscard]] __device__ int levels() const {
+    return 31 - __clz(args_.segments());
   }
 
   const Int4BatchArgs& args_;

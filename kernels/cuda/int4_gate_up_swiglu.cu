@@ -14,8 +14,9 @@
 #include "kernels/cuda/int4_gemm_launch.cuh"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/cuda/int4_ops.h"
+#include "kernels/cuda/ptx/matrix_fragments.cuh"
+#include "kernels/cuda/ptx/reduction.cuh"
 #include "kernels/numeric/activation_scales.h"
-#include "kernels/numeric/formats.h"
 
 namespace fut::cuda {
 namespace {
@@ -56,11 +57,11 @@ struct SwigluEpilogue {
     const float gate = lower * r;
     const float silu = __fdiv_rn(gate, 1.0F + expf(-gate));
     const float h = silu * (upper * r);
-    out[token * stride + channel] = f32_to_f16_saturating(h);
+    out[token * stride + channel] = ptx::saturated_f16(h);
     numbers[static_cast<std::int64_t>(token) * channels + channel] = h;
-    if (!(fabsf(h) > 0x1p15F)) return false;
-    atomicMax(&progress->largest[token], __float_as_uint(fabsf(h)));
-    return true;
+    const bool large = fabsf(h) > 0x1p15F;
+    ptx::global_max_if(large, &progress->largest[token], __float_as_uint(fabsf(h)));
+    return large;
   }
 
   // `large`: of any thread's store(). All threads of all blocks.
@@ -91,7 +92,7 @@ struct SwigluEpilogue {
       const std::int32_t e = swiglu_exponent(largest);
       const float* h = numbers + static_cast<std::int64_t>(token) * channels;
       for (int i = threadIdx.x; i < channels; i += blockDim.x) {
-        out[token * stride + i] = f32_to_f16_saturating(ldexpf(h[i], -e));
+        out[token * stride + i] = ptx::saturated_f16(ldexpf(h[i], -e));
       }
       if (threadIdx.x == 0) exponents[token] = e;
     }

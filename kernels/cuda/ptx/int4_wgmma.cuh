@@ -83,8 +83,8 @@ template <int kTiles, int kChains, int kBlocks>
 __device__ __forceinline__ void multiply_chains(float (&c)[kChains][kTiles][4],
                                                 std::uint32_t (&a)[kChains][4 * kBlocks][4],
                                                 const std::uint64_t (&b)[kChains]) {
-  constexpr std::uint64_t kBlockStep = 8 * kTiles * 128 >> 4;
-  constexpr std::uint64_t kColumnStep = 32 >> 4;  // 16 columns of 64
+  constexpr std::uint32_t kBlockStep = 8 * kTiles * 128 >> 4;
+  constexpr std::uint32_t kColumnStep = 32 >> 4;  // 16 columns of 64
 #pragma unroll
   for (int i = 0; i < kChains; ++i) {
     hold_registers(a[i]);
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_chains(float (&c)[kChains][kTiles][4],
   for (int k = 0; k < 4 * kBlocks; ++k) {
 #pragma unroll
     for (int i = 0; i < kChains; ++i) {
-      wgmma_k16(c[i], a[i][k], b[i] + k / 4 * kBlockStep + k % 4 * kColumnStep);
+      wgmma_k16(c[i], a[i][k], descriptor_after(b[i], k / 4 * kBlockStep + k % 4 * kColumnStep));
     }
   }
   wgmma_commit();

@@ -19,6 +19,14 @@ __device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t address)
   return (address & 0x3FFFFU) >> 4 | kEightRows >> 4 << 32 | kSwizzle128 << 62;
 }
 
+// A descriptor some 16 bytes further on. Addresses never carry over into the upper half, which the compiler
+// cannot know; so it is told, and computes half as much for each product.
+__device__ __forceinline__ std::uint64_t descriptor_after(std::uint64_t descriptor,
+                                                          std::uint32_t steps) {
+  constexpr std::uint64_t kUpper = 0xFFFFFFFFULL << 32;
+  return (descriptor & kUpper) | (static_cast<std::uint32_t>(descriptor) + steps);
+}
+
 // Before the first product, and after any other use of the sums' registers.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

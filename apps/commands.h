@@ -14,5 +14,6 @@ int quantize(const QuantizeOptions& options, Reporter& reporter);
 int perplexity(const PerplexityOptions& options, Reporter& reporter);
 int inspect(const InspectOptions& options, Reporter& reporter);
 int bench(const BenchOptions& options, Reporter& reporter);
+int plan(const PlanOptions& options, Reporter& reporter);
 
 }  // namespace fut::app

@@ -47,6 +47,10 @@ std::vector<std::string> input_files(const BenchOptions& options) {
   return {options.dummy};
 }
 
+std::vector<std::string> input_files(const PlanOptions& options) {
+  return {options.model.model};
+}
+
 void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs) {
   std::error_code ignored;
   if (!fs::is_regular_file(output, ignored)) return;  // what is not there yet, terminals, pipes

@@ -127,14 +127,6 @@ bool has_tokenizer(const fs::path& folder) {
          fs::exists(folder / "tokenizer.model", ignored);
 }
 
-bool has_weights(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".safetensors") return true;
-  }
-  return false;
-}
-
 // What is gathered on the way.
 struct Findings {
   ModelConfig config;

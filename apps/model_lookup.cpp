@@ -182,10 +182,15 @@ bool look_at_weight_file(const fs::path& file, Wanted wanted, FoundFolder& found
   return false;
 }
 
+// What lies beside the program, built or installed.
+fs::path shared_folder(std::error_code& error) {
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return (program.parent_path() / "../share/fut").lexically_normal();
+}
+
 FoundFolder find_demonstration_model(Wanted wanted) {
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path folder = (program.parent_path() / "../share/fut/demo-6m").lexically_normal();
+  const fs::path folder = shared_folder(error) / "demo-6m";
   const std::string reason = error ? error.message() : missing_in(folder, wanted);
   if (reason.empty()) return {folder, {}, {}};
   throw data_error(
@@ -210,6 +215,13 @@ std::string what_next(const std::string& argument, Wanted wanted, std::string_vi
 
 }  // namespace
 
+fs::path find_preset(const std::string& name) {
+  if (name.empty() || name.find('/') != std::string::npos) return {};
+  std::error_code error;
+  fs::path file = shared_folder(error) / (name + ".json");
+  return !error && is_file(file) ? file : fs::path();
+}
+
 FoundFolder find_model_folder(const std::string& argument, Wanted wanted, std::string_view flag) {
   if (argument.empty()) return find_demonstration_model(wanted);
   FoundFolder found;
@@ -226,6 +238,13 @@ FoundFolder find_model_folder(const std::string& argument, Wanted wanted, std::s
   throw data_error("no {} for {} {}; tried {}; next: {}",
                    wanted == Wanted::Model ? "model" : "tokenizer", flag, argument,
                    fmt::join(found.tried, "; "), what_next(argument, wanted, flag));
+}
+
+bool has_weights(const fs::path& folder) {
+  const std::vector<fs::path> files = entries(folder);
+  return std::any_of(files.begin(), files.end(), [](const fs::path& file) {
+    return file.extension() == ".safetensors" || file.filename() == kIndexName;
+  });
 }
 
 }  // namespace fut::app

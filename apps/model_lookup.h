@@ -19,6 +19,10 @@ struct FoundFolder {
   std::string notice;              // something that the user should be told; may be empty
 };
 
+// The config.json of a model's shape that lies beside the program, by its name ("llama-3.1-8b"); empty:
+// there is none of that name.
+[[nodiscard]] std::filesystem::path find_preset(const std::string& name);
+
 // First hit wins: `argument` as a folder; as a .safetensors file in such a folder; as
 // org/name[@revision] in the Hugging Face cache (HF_HUB_CACHE, else HF_HOME/hub, else
 // HUGGINGFACE_HUB_CACHE, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub). An
@@ -26,5 +30,8 @@ struct FoundFolder {
 // and what was missing in each, and what to type next; `flag` is where the argument comes from.
 [[nodiscard]] FoundFolder find_model_folder(const std::string& argument, Wanted wanted,
                                             std::string_view flag = "-m");
+
+// Whether a folder holds weights, or the list of some; it may have its config alone.
+[[nodiscard]] bool has_weights(const std::filesystem::path& folder);
 
 }  // namespace fut::app

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "apps/logging.h"
+#include "apps/memory_plan.h"
 #include "apps/model_lookup.h"
 #include "apps/progress.h"
 #include "apps/quantized_copy.h"
@@ -116,23 +117,55 @@ Model load_any(Backend& backend, OpenedModel& model, const ModelOptions& options
   return load_checkpoint(backend, model, options.check_tensors);
 }
 
-// A device that nobody asked for gives way to the CPU where it cannot run the model.
-void check_device(OpenedModel& model, const ModelOptions& options) {
-  const std::string fault = model.backend->fault(sizes_of(model.folder.config, model.precision));
-  if (fault.empty()) return;
-  if (options.device.kind != DeviceRequest::Kind::Auto) {
-    throw device_error("{}: {}; use --device cpu", model.backend->description(), fault);
-  }
-  // float32 was asked for by name, and where it runs is no news.
-  log_message(model.precision == Precision::F32 ? LogLevel::Info : LogLevel::Warning,
-              fmt::format("running on the CPU: {}: {}", model.backend->description(), fault));
-  DeviceRequest cpu = options.device;
-  cpu.kind = DeviceRequest::Kind::Cpu;
-  std::string notice;
-  model.backend = make_backend(cpu, notice);
+// What the engine would take, before anything of it is there.
+MemoryPlan plan_engine(const OpenedModel& model, const ModelOptions& options, int sequences) {
+  PlannedModel planned = plan_folder(model.folder.path, model.folder.config, model.precision,
+                                     model.kv_cache, options.arithmetic.head);
+  planned.context_tokens = model.context_tokens;
+  planned.sequences = sequences;
+  return make_plan(std::move(planned), budget_of(*model.backend));
+}
+
+Engine load_planned(OpenedModel& model, const ModelOptions& options, int sequences) {
+  const NoRoom no_room = options.arithmetic.precision_given ? NoRoom::Fail : NoRoom::ComputeInBf16;
+  Model weights = load_weights(*model.backend, model, options, no_room);
+  EngineOptions engine_options;
+  engine_options.context_tokens = model.context_tokens;
+  engine_options.max_sequences = sequences;
+  engine_options.kv_cache = model.kv_cache;
+  log_info("context {}, cache in {}",
+           counted(static_cast<std::uint64_t>(model.context_tokens), "token"),
+           kv_cache_dtype_name(model.kv_cache.dtype));
+  return Engine(*model.backend, std::move(weights), engine_options);
 }
 
 }  // namespace
+
+std::unique_ptr<Backend> open_backend(const DeviceRequest& request) {
+  std::string notice;
+  auto backend = make_backend(request, notice);
+  // That a build without GPU kernels computes on the CPU is no news.
+  if (!notice.empty()) {
+    log_message(built_with_cuda() ? LogLevel::Warning : LogLevel::Info, notice);
+  }
+  return backend;
+}
+
+void require_able(std::unique_ptr<Backend>& backend, const ModelConfig& config, Precision precision,
+                  const DeviceRequest& request) {
+  const std::string fault = backend->fault(sizes_of(config, precision));
+  if (fault.empty()) return;
+  if (request.kind != DeviceRequest::Kind::Auto) {
+    throw device_error("{}: {}; use --device cpu", backend->description(), fault);
+  }
+  // float32 was asked for by name, and where it runs is no news.
+  log_message(precision == Precision::F32 ? LogLevel::Info : LogLevel::Warning,
+              fmt::format("running on the CPU: {}: {}", backend->description(), fault));
+  DeviceRequest cpu = request;
+  cpu.kind = DeviceRequest::Kind::Cpu;
+  std::string notice;
+  backend = make_backend(cpu, notice);
+}
 
 ModelSizes sizes_of(const ModelConfig& config, Precision precision) {
   return {config.hidden_size,  config.intermediate_size, config.num_q_heads,
@@ -151,12 +184,7 @@ OpenedModel open_model(const ModelOptions& options) {
   const FoundFolder found = find_model_folder(options.model, Wanted::Model, options.model_flag);
   for (const std::string& place : found.tried) log_info("looked for the model in {}", place);
   if (!found.notice.empty()) log_warning("{}", found.notice);
-  std::string notice;
-  auto backend = make_backend(options.device, notice);
-  // That a build without GPU kernels computes on the CPU is no news.
-  if (!notice.empty()) {
-    log_message(built_with_cuda() ? LogLevel::Warning : LogLevel::Info, notice);
-  }
+  auto backend = open_backend(options.device);
   OpenedModel model{std::move(backend), read_model_folder(found.path), false, {}, {}, 0};
   tell(model.folder.notices);
   model.is_packed = PackedModel::is_packed(found.path);
@@ -165,7 +193,7 @@ OpenedModel open_model(const ModelOptions& options) {
   model.kv_cache =
       resolve_kv_cache(model.folder.config, model.precision, options.arithmetic.kv_cache);
   check_flags_act(options.arithmetic, model);
-  check_device(model, options);
+  require_able(model.backend, model.folder.config, model.precision, options.device);
   model.context_tokens =
       resolve_context_tokens(model.folder.config, options.context_tokens.value_or(0));
   return model;
@@ -182,16 +210,18 @@ Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& opt
   return weights;
 }
 
-Engine load_engine(OpenedModel& model, const ModelOptions& options) {
-  const NoRoom no_room = options.arithmetic.precision_given ? NoRoom::Fail : NoRoom::ComputeInBf16;
-  Model weights = load_weights(*model.backend, model, options, no_room);
-  EngineOptions engine_options;
-  engine_options.context_tokens = model.context_tokens;
-  engine_options.kv_cache = model.kv_cache;
-  log_info("context {}, cache in {}",
-           counted(static_cast<std::uint64_t>(model.context_tokens), "token"),
-           kv_cache_dtype_name(model.kv_cache.dtype));
-  return Engine(*model.backend, std::move(weights), engine_options);
+Engine load_engine(OpenedModel& model, const ModelOptions& options, int sequences) {
+  const MemoryPlan plan = plan_engine(model, options, sequences);
+  require_fit(plan);
+  log_info("memory, {} on {}:\n{}", precision_name(model.precision), plan.budget.device,
+           plan_table(plan));
+  try {
+    return load_planned(model, options, sequences);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::Capacity) throw;
+    // Somebody else took memory meanwhile, or it lies in pieces.
+    throw capacity_error("{}; what was planned:\n{}", e.what(), plan_table(plan));
+  }
 }
 
 void add_arithmetic(Json& document, const OpenedModel& model) {

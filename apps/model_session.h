@@ -21,6 +21,14 @@ struct OpenedModel {
   int context_tokens = 0;
 };
 
+// The device of --device, with a word where `auto` finds no GPU. Throws Device.
+[[nodiscard]] std::unique_ptr<Backend> open_backend(const DeviceRequest& request);
+
+// A device that nobody asked for gives way to the CPU, with a word, where it cannot run such a model;
+// one that was asked for: throws Device.
+void require_able(std::unique_ptr<Backend>& backend, const ModelConfig& config, Precision precision,
+                  const DeviceRequest& request);
+
 // Throws Data, naming the folder, where its shape cannot be quantised in groups of `group_size`.
 void require_packable(const ModelFolder& folder, int group_size);
 
@@ -45,9 +53,11 @@ enum class NoRoom {
 [[nodiscard]] Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& options,
                                  NoRoom no_room);
 
-// load_weights, ready to generate. The engine refers to model.backend. Without room for a copy only a
-// precision that nobody asked for gives way to bf16.
-[[nodiscard]] Engine load_engine(OpenedModel& model, const ModelOptions& options);
+// load_weights, ready to generate `sequences` replies at a time. The engine refers to model.backend.
+// Without room for a copy only a precision that nobody asked for gives way to bf16. Throws Capacity
+// with the table of fut plan where it does not fit: before weights are read, as far as that is known.
+[[nodiscard]] Engine load_engine(OpenedModel& model, const ModelOptions& options,
+                                 int sequences = 1);
 
 // Adds precision and kv_cache.
 void add_arithmetic(Json& document, const OpenedModel& model);

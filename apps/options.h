@@ -177,6 +177,15 @@ struct BenchOptions {
   LogOptions log;
 };
 
+struct PlanOptions {
+  ModelOptions model;
+  std::string gpu;                  // a name of the catalogue; empty: none
+  std::optional<double> memory_gb;  // of a device that is not here
+  int batch = 1;
+  OutputOptions output;
+  LogOptions log;
+};
+
 struct ProgramOptions {
   bool version = false;
   bool list_devices = false;
@@ -191,5 +200,6 @@ struct ProgramOptions {
 [[nodiscard]] Command perplexity_command(PerplexityOptions& options);
 [[nodiscard]] Command inspect_command(InspectOptions& options);
 [[nodiscard]] Command bench_command(BenchOptions& options);
+[[nodiscard]] Command plan_command(PlanOptions& options);
 
 }  // namespace fut::app

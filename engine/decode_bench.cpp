@@ -87,8 +87,8 @@ std::int64_t DecodeBench::layer_bytes(LayerOp op) const {
         bytes += weight_bytes(w.qkv_proj);
         break;
       case LayerOp::Attention:
-        bytes += kv_page_bytes(model_.config(), options_.kv_cache) * options_.depth_tokens /
-                 layout::kPageTokens * options_.sequences;
+        bytes += kv_read_bytes(model_.config(), options_.kv_cache, options_.depth_tokens) *
+                 options_.sequences;
         break;
       case LayerOp::OProj:
         bytes += weight_bytes(w.o_proj);

@@ -9,6 +9,25 @@
 #include "kernels/error.h"
 
 namespace fut {
+
+std::vector<DecodeLoop::Allocation> DecodeLoop::allocations(int max_rows) {
+  const std::size_t ints = static_cast<std::size_t>(max_rows) * sizeof(std::int32_t);
+  return {{&DecodeLoop::end_ids_, kMaxEndIds * ints},
+          {&DecodeLoop::remaining_, ints},
+          {&DecodeLoop::finished_, ints},
+          {&DecodeLoop::step_, sizeof(std::uint64_t)}};
+}
+
+std::size_t DecodeLoop::device_bytes(int max_rows) {
+  std::size_t sum = 0;
+  for (const Allocation& a : allocations(max_rows)) sum += a.bytes;
+  return sum;
+}
+
+std::size_t DecodeLoop::shared_bytes(int max_rows) {
+  return static_cast<std::size_t>(StepRingView{nullptr, kMostAhead, max_rows}.bytes());
+}
+
 DecodeLoop::DecodeLoop(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
                        SampleBuffers& sampling, int max_rows)
     : backend_(backend),
@@ -17,14 +36,9 @@ DecodeLoop::DecodeLoop(Backend& backend, const Model& model, KvCache& cache, Wor
       workspace_(workspace),
       sampling_(sampling),
       max_rows_(max_rows) {
-  const std::size_t ints = static_cast<std::size_t>(max_rows) * sizeof(std::int32_t);
-  ring_ = backend.allocate_shared(
-      static_cast<std::size_t>(StepRingView{nullptr, kMostAhead, max_rows}.bytes()));
+  ring_ = backend.allocate_shared(shared_bytes(max_rows));
   std::fill_n(ring_.as<std::byte>(), ring_.bytes(), std::byte{0});
-  end_ids_ = backend.allocate(kMaxEndIds * ints);
-  remaining_ = backend.allocate(ints);
-  finished_ = backend.allocate(ints);
-  step_ = backend.allocate(sizeof(std::uint64_t));
+  for (const Allocation& a : allocations(max_rows)) this->*a.buffer = backend.allocate(a.bytes);
   upload_values(backend, step_, std::vector<std::uint64_t>{0});
 }
 

@@ -29,6 +29,10 @@ class DecodeLoop {
   // Waits for what is under way: it writes into the memory of others.
   ~DecodeLoop();
 
+  // What such a loop allocates: in the device's memory, and in memory that it shares with the host.
+  [[nodiscard]] static std::size_t device_bytes(int max_rows);
+  [[nodiscard]] static std::size_t shared_bytes(int max_rows);
+
   // Begins with `batch`, a decode step; `sampling` holds its rows. Nothing may be outstanding.
   void start(const Batch& batch, std::span<const DecodeRow> rows);
   // Whether the device's state is that of these sequences after the steps launched.
@@ -49,6 +53,11 @@ class DecodeLoop {
   static constexpr int kMostAhead = 4;
 
  private:
+  struct Allocation {
+    DeviceBuffer DecodeLoop::*buffer;
+    std::size_t bytes;
+  };
+  [[nodiscard]] static std::vector<Allocation> allocations(int max_rows);
   [[nodiscard]] StepRingView ring() const;
   [[nodiscard]] StepState state() const;
   void run_step();

@@ -55,6 +55,17 @@ int resolve_context_tokens(const ModelConfig& config, int wanted) {
   return wanted;
 }
 
+EngineBytes engine_bytes(const ModelConfig& config, const EngineOptions& options) {
+  const EngineOptions o = resolve(options, config);
+  const KvCacheBytes cache =
+      kv_cache_bytes(config, o.kv_cache, scheduler_limits(o).num_pages, o.max_sequences);
+  return {cache.pool + cache.raw,
+          Workspace::bytes(config, o.kv_cache.dtype, workspace_limits(o)) +
+              SampleBuffers::bytes(o.max_sequences, o.context_tokens) +
+              DecodeLoop::device_bytes(o.max_sequences),
+          DecodeLoop::shared_bytes(o.max_sequences)};
+}
+
 Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
     : backend_(backend),
       model_(std::move(model)),

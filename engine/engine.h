@@ -37,6 +37,15 @@ struct EngineOptions {
   int steps_ahead = 0;
 };
 
+// What an engine allocates beside its model.
+struct EngineBytes {
+  std::size_t kv_cache = 0;
+  std::size_t workspace = 0;  // activations, tables, arrays of a step
+  std::size_t shared = 0;     // with the host: no memory of a GPU
+};
+// Throws as resolve_context_tokens.
+[[nodiscard]] EngineBytes engine_bytes(const ModelConfig& config, const EngineOptions& options);
+
 struct TokenLogprob {
   std::int32_t token = 0;
   float logprob = 0;

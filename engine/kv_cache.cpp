@@ -17,6 +17,9 @@ layout::KvPageInt4 int4_page(int num_kv_heads, int head_dim, int group) {
 DType dense_dtype(KvCacheDtype type) {
   return type == KvCacheDtype::F32 ? DType::F32 : DType::BF16;
 }
+int raw_slots(const KvCacheOptions& options, int max_sequences) {
+  return options.dtype == KvCacheDtype::Int4 ? max_sequences : 0;
+}
 
 }  // namespace
 
@@ -28,20 +31,32 @@ std::int64_t kv_page_bytes(const ModelConfig& config, const KvCacheOptions& opti
          dtype_bytes(dense_dtype(options.dtype));
 }
 
+std::int64_t kv_read_bytes(const ModelConfig& config, const KvCacheOptions& options,
+                           std::int64_t tokens) {
+  return kv_page_bytes(config, options) * tokens / layout::kPageTokens;
+}
+
+KvCacheBytes kv_cache_bytes(const ModelConfig& config, const KvCacheOptions& options, int num_pages,
+                            int max_sequences) {
+  const auto layers = static_cast<std::size_t>(config.num_layers);
+  const layout::KvRawStore rows{config.num_kv_heads, config.head_dim};
+  const int slots = raw_slots(options, max_sequences);
+  return {static_cast<std::size_t>(kv_page_bytes(config, options)) *
+              static_cast<std::size_t>(num_pages) * layers,
+          static_cast<std::size_t>(rows.elements()) * sizeof(std::uint16_t) *
+              static_cast<std::size_t>(slots) * layers};
+}
+
 KvCache::KvCache(Backend& backend, const ModelConfig& config, const KvCacheOptions& options,
                  int num_pages, int max_sequences)
     : options_(options),
       num_kv_heads_(config.num_kv_heads),
       head_dim_(config.head_dim),
       num_pages_(num_pages),
-      num_raw_slots_(options.dtype == KvCacheDtype::Int4 ? max_sequences : 0),
-      pool_(backend.allocate(static_cast<std::size_t>(kv_page_bytes(config, options)) *
-                             static_cast<std::size_t>(num_pages) *
-                             static_cast<std::size_t>(config.num_layers))) {
-  const layout::KvRawStore rows{num_kv_heads_, head_dim_};
-  raw_ = backend.allocate(static_cast<std::size_t>(rows.elements()) * sizeof(std::uint16_t) *
-                          static_cast<std::size_t>(num_raw_slots_) *
-                          static_cast<std::size_t>(config.num_layers));
+      num_raw_slots_(raw_slots(options, max_sequences)) {
+  const KvCacheBytes wanted = kv_cache_bytes(config, options, num_pages, max_sequences);
+  pool_ = backend.allocate(wanted.pool);
+  raw_ = backend.allocate(wanted.raw);
 }
 
 void KvCache::clear(Backend& backend) {

@@ -33,4 +33,16 @@ class KvCache {
 // Bytes of one page of one layer.
 [[nodiscard]] std::int64_t kv_page_bytes(const ModelConfig& config, const KvCacheOptions& options);
 
+// What a decode step reads of one layer's cache behind a sequence of so many tokens.
+[[nodiscard]] std::int64_t kv_read_bytes(const ModelConfig& config, const KvCacheOptions& options,
+                                         std::int64_t tokens);
+
+// What such a cache allocates: its pages, its raw rows.
+struct KvCacheBytes {
+  std::size_t pool = 0;
+  std::size_t raw = 0;
+};
+[[nodiscard]] KvCacheBytes kv_cache_bytes(const ModelConfig& config, const KvCacheOptions& options,
+                                          int num_pages, int max_sequences);
+
 }  // namespace fut

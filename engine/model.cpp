@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/arena.h"
+#include "engine/weight_bytes.h"
 #include "engine/widen.h"
 #include "kernels/error.h"
 #include "kernels/numeric/formats.h"
@@ -28,32 +29,6 @@ void require_finite(const TensorInfo& info, std::span<const float> values) {
       info.name, bad - values.begin(), values.size(), *bad);
 }
 
-std::size_t matrix_bytes(const TensorInfo& info, Precision precision) {
-  const auto elements =
-      static_cast<std::size_t>(info.shape[0]) * static_cast<std::size_t>(info.shape[1]);
-  return Arena::aligned(precision == Precision::F32 ? info.bytes : 2 * elements);
-}
-
-std::size_t gain_bytes(const TensorInfo& info, Precision precision) {
-  if (precision != Precision::F32) return 0;
-  return Arena::aligned(static_cast<std::size_t>(info.shape[0]) * sizeof(float));
-}
-
-std::size_t arena_bytes(const Checkpoint& checkpoint, int num_layers, Precision precision) {
-  std::size_t bytes = matrix_bytes(checkpoint.global(GlobalTensor::EmbedTokens), precision) +
-                      gain_bytes(checkpoint.global(GlobalTensor::FinalNorm), precision);
-  if (!checkpoint.head_is_tied() || precision != Precision::F32) {
-    bytes += matrix_bytes(checkpoint.global(GlobalTensor::LmHead), precision);
-  }
-  for (int layer = 0; layer < num_layers; ++layer) {
-    for (int t = 0; t < kNumLayerTensors; ++t) {
-      const TensorInfo& info = checkpoint.layer(layer, static_cast<LayerTensor>(t));
-      bytes += info.shape.size() == 1 ? gain_bytes(info, precision) : matrix_bytes(info, precision);
-    }
-  }
-  return bytes;
-}
-
 }  // namespace
 
 // Reads tensors one by one into the arena.
@@ -65,7 +40,7 @@ class CheckpointLoading {
         progress_(progress),
         check_finite_(check_finite),
         total_(checkpoint.total_bytes()),
-        arena_(backend, arena_bytes(checkpoint, config.num_layers, precision)) {
+        arena_(backend, checkpoint_weight_bytes(checkpoint, config, precision).total()) {
     model_.config_ = config;
     model_.precision_ = precision;
   }

@@ -4,58 +4,11 @@
 
 #include "engine/arena.h"
 #include "engine/model.h"
+#include "engine/weight_bytes.h"
 #include "kernels/error.h"
 #include "kernels/numeric/activation_scales.h"
 
 namespace fut {
-namespace {
-
-// What a precision and a head take of the file.
-class Selection {
- public:
-  Selection(const PackedModel& packed, const ModelConfig& config, Precision precision,
-            HeadChoice head) {
-    const bool with_int4 = precision == Precision::Int4;
-    add(packed.global(PackedGlobalTensor::EmbedTokens));
-    for (int i = 0; i < config.num_layers; ++i) {
-      for (int m = 0; m < kNumPackedMatrices; ++m) {
-        const auto matrix = static_cast<PackedMatrix>(m);
-        add(packed.layer(i, matrix, PackedPart::E4m3));
-        add(packed.layer(i, matrix, PackedPart::E4m3Scale));
-        if (with_int4) add(packed.layer(i, matrix, PackedPart::Int4));
-      }
-      add(packed.layer(i, PackedLayerTensor::AttentionOutputScale));
-    }
-    if (head != HeadChoice::Bf16) {
-      add(packed.global(PackedGlobalTensor::LmHeadInt8));
-      add(packed.global(PackedGlobalTensor::LmHeadInt8Scale));
-    }
-    if (head != HeadChoice::Int8) {
-      if (!packed.has(PackedGlobalTensor::LmHead)) {
-        throw data_error(
-            "{}: was written without a BF16 head; use the INT8 head, or quantise the checkpoint "
-            "again",
-            packed.path().string());
-      }
-      add(packed.global(PackedGlobalTensor::LmHead));
-    }
-  }
-
-  [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
-  [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
-
- private:
-  void add(const TensorInfo& info) {
-    arena_bytes_ += Arena::aligned(info.bytes);
-    file_bytes_ += info.bytes;
-  }
-
-  std::size_t arena_bytes_ = 0;
-  std::uint64_t file_bytes_ = 0;
-};
-
-}  // namespace
-
 // Reads tensors one by one into the arena.
 class PackedLoading {
  public:
@@ -66,8 +19,9 @@ class PackedLoading {
         head_(head),
         progress_(progress),
         parallel_for_(parallel_for),
-        selection_(packed, config, precision, head),
-        arena_(backend, selection_.arena_bytes()) {
+        total_(
+            packed_weight_bytes(config, packed.info().options.group_size, precision, head).total()),
+        arena_(backend, total_) {
     model_.config_ = config;
     model_.precision_ = precision;
     model_.operand_scale_ = normalised_operand_scale(config.hidden_size);
@@ -178,8 +132,7 @@ class PackedLoading {
   const T* put(const TensorInfo& info) {
     read(info);
     const T* place = arena_.put<T>(staging_);
-    done_ += info.bytes;
-    if (progress_) progress_(done_, selection_.file_bytes());
+    if (progress_) progress_(arena_.used(), total_);
     return place;
   }
 
@@ -187,10 +140,9 @@ class PackedLoading {
   HeadChoice head_;
   const Progress& progress_;
   const ParallelFor& parallel_for_;
-  Selection selection_;
+  std::size_t total_;
   Model model_;
   Arena arena_;
-  std::uint64_t done_ = 0;
   std::vector<std::byte> staging_;
 };
 
@@ -202,6 +154,12 @@ Model Model::load_packed(Backend& backend, const PackedModel& packed, const Mode
         "--precision {} needs the original weights and {} holds quantised ones: pass the folder "
         "that it was made from",
         precision_name(precision), packed.path().parent_path().string());
+  }
+  if (head != HeadChoice::Int8 && !packed.has(PackedGlobalTensor::LmHead)) {
+    throw data_error(
+        "{}: was written without a BF16 head; use the INT8 head, or quantise the checkpoint "
+        "again",
+        packed.path().string());
   }
   return PackedLoading(backend, packed, config, precision, head, progress, parallel_for).run();
 }

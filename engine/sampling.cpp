@@ -16,18 +16,32 @@ bool has_penalty(const SampleParams& p) {
 
 }  // namespace
 
+std::vector<SampleBuffers::Allocation> SampleBuffers::allocations(int max_rows, int max_tokens) {
+  using B = SampleBuffers;
+  const auto rows = static_cast<std::size_t>(max_rows);
+  const std::size_t ints = rows * sizeof(std::int32_t);
+  return {{&B::device_params_, rows * sizeof(SampleParams)},
+          {&B::device_draw_index_, rows * sizeof(std::uint64_t)},
+          {&B::device_history_, ints * static_cast<std::size_t>(max_tokens)},
+          {&B::device_begins_, ints},
+          {&B::device_ends_, ints},
+          {&B::device_limits_, ints},
+          {&B::device_windows_, ints},
+          {&B::device_next_ids_, ints}};
+}
+
+std::size_t SampleBuffers::bytes(int max_rows, int max_tokens) {
+  std::size_t sum = 0;
+  for (const Allocation& a : allocations(max_rows, max_tokens)) sum += a.bytes;
+  return sum;
+}
+
 SampleBuffers::SampleBuffers(Backend& backend, int max_rows, int max_tokens)
     : max_tokens_(max_tokens) {
   FUT_CHECK(std::int64_t{max_rows} * max_tokens <= std::numeric_limits<std::int32_t>::max(),
             "histories of {} rows of {} tokens", max_rows, max_tokens);
-  const auto rows = static_cast<std::size_t>(max_rows);
-  const std::size_t ints = rows * sizeof(std::int32_t);
-  device_params_ = backend.allocate(rows * sizeof(SampleParams));
-  device_draw_index_ = backend.allocate(rows * sizeof(std::uint64_t));
-  device_history_ = backend.allocate(ints * static_cast<std::size_t>(max_tokens));
-  for (DeviceBuffer* buffer :
-       {&device_begins_, &device_ends_, &device_limits_, &device_windows_, &device_next_ids_}) {
-    *buffer = backend.allocate(ints);
+  for (const Allocation& a : allocations(max_rows, max_tokens)) {
+    this->*a.buffer = backend.allocate(a.bytes);
   }
 }
 

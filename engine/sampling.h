@@ -19,6 +19,8 @@ class SampleBuffers {
  public:
   // A row may see up to `max_tokens` of its sequence.
   SampleBuffers(Backend& backend, int max_rows, int max_tokens);
+  // What such buffers allocate.
+  [[nodiscard]] static std::size_t bytes(int max_rows, int max_tokens);
 
   // Rows are added in the order of the step's logit rows; `tokens` is the sequence so far, prompt
   // included, and its length the index of the draw. So a draw depends on seed and position alone.
@@ -37,6 +39,12 @@ class SampleBuffers {
   void name_arrays(StepState& state) const;
 
  private:
+  struct Allocation {
+    DeviceBuffer SampleBuffers::*buffer;
+    std::size_t bytes;
+  };
+  [[nodiscard]] static std::vector<Allocation> allocations(int max_rows, int max_tokens);
+
   int max_tokens_;
   std::vector<SampleParams> params_;
   std::vector<std::uint64_t> draw_index_;

@@ -25,32 +25,50 @@ std::int64_t kv_width(const ModelConfig& config) {
 
 }  // namespace
 
+std::vector<Workspace::Allocation> Workspace::allocations(const ModelConfig& config,
+                                                          KvCacheDtype kv_dtype,
+                                                          const WorkspaceLimits& limits) {
+  using W = Workspace;
+  std::vector<Allocation> all = {
+      {&W::token_ids_, ints(limits.max_tokens)},
+      {&W::positions_, ints(limits.max_tokens)},
+      {&W::q_indptr_, ints(limits.max_sequences + 1)},
+      {&W::kv_indptr_, ints(limits.max_sequences + 1)},
+      {&W::page_table_, ints(limits.max_pages)},
+      {&W::kv_lengths_, ints(limits.max_sequences)},
+      {&W::raw_slots_, ints(limits.max_sequences)},
+      {&W::logit_rows_, ints(limits.max_logit_rows)},
+      {&W::residual_, floats(limits.max_tokens, config.hidden_size)},
+      {&W::query_, floats(limits.max_tokens, q_width(config))},
+      {&W::attention_, floats(limits.max_tokens, q_width(config))},
+      {&W::ffn_, floats(limits.max_tokens, config.intermediate_size)},
+      {&W::ffn_exponents_, ints(limits.max_tokens)},
+      {&W::logits_, floats(limits.max_logit_rows, config.vocab_size)},
+      {&W::rope_cos_, floats(limits.context_tokens, config.head_dim / 2)},
+      {&W::rope_sin_, floats(limits.context_tokens, config.head_dim / 2)}};
+  if (kv_dtype == KvCacheDtype::Int4) {
+    all.push_back({&W::key_, floats(limits.max_tokens, kv_width(config))});
+    all.push_back({&W::value_, floats(limits.max_tokens, kv_width(config))});
+  }
+  return all;
+}
+
+std::size_t Workspace::bytes(const ModelConfig& config, KvCacheDtype kv_dtype,
+                             const WorkspaceLimits& limits) {
+  std::size_t sum = 0;
+  for (const Allocation& a : allocations(config, kv_dtype, limits)) sum += a.bytes;
+  return sum;
+}
+
 Workspace::Workspace(Backend& backend, const ModelConfig& config, Precision precision,
                      KvCacheDtype kv_dtype, const WorkspaceLimits& limits)
     : config_(config), precision_(precision), kv_dtype_(kv_dtype), limits_(limits) {
-  token_ids_ = backend.allocate(ints(limits.max_tokens));
-  positions_ = backend.allocate(ints(limits.max_tokens));
-  q_indptr_ = backend.allocate(ints(limits.max_sequences + 1));
-  kv_indptr_ = backend.allocate(ints(limits.max_sequences + 1));
-  page_table_ = backend.allocate(ints(limits.max_pages));
-  kv_lengths_ = backend.allocate(ints(limits.max_sequences));
-  raw_slots_ = backend.allocate(ints(limits.max_sequences));
-  logit_rows_ = backend.allocate(ints(limits.max_logit_rows));
-  residual_ = backend.allocate(floats(limits.max_tokens, config.hidden_size));
-  query_ = backend.allocate(floats(limits.max_tokens, q_width(config)));
-  if (kv_dtype == KvCacheDtype::Int4) {
-    key_ = backend.allocate(floats(limits.max_tokens, kv_width(config)));
-    value_ = backend.allocate(floats(limits.max_tokens, kv_width(config)));
+  for (const Allocation& a : allocations(config, kv_dtype, limits)) {
+    this->*a.buffer = backend.allocate(a.bytes);
   }
-  attention_ = backend.allocate(floats(limits.max_tokens, q_width(config)));
-  ffn_ = backend.allocate(floats(limits.max_tokens, config.intermediate_size));
-  ffn_exponents_ = backend.allocate(ints(limits.max_tokens));
-  logits_ = backend.allocate(floats(limits.max_logit_rows, config.vocab_size));
   const RopeTable rope = make_rope_table(config.rope, config.head_dim, limits.context_tokens);
-  rope_cos_ = backend.allocate(rope.cos.size() * sizeof(float));
-  rope_sin_ = backend.allocate(rope.sin.size() * sizeof(float));
-  backend.upload(rope_cos_.as<float>(), std::as_bytes(std::span(rope.cos)));
-  backend.upload(rope_sin_.as<float>(), std::as_bytes(std::span(rope.sin)));
+  upload_values(backend, rope_cos_, rope.cos);
+  upload_values(backend, rope_sin_, rope.sin);
 }
 
 void Workspace::upload(Backend& backend, const Batch& batch) {

@@ -24,6 +24,10 @@ class Workspace {
   Workspace(Backend& backend, const ModelConfig& config, Precision precision, KvCacheDtype kv_dtype,
             const WorkspaceLimits& limits);
 
+  // What such a workspace allocates.
+  [[nodiscard]] static std::size_t bytes(const ModelConfig& config, KvCacheDtype kv_dtype,
+                                         const WorkspaceLimits& limits);
+
   // Copies a step's arrays to the device; the views below have its types and rows from then on.
   // Throws Runtime when a limit is exceeded.
   void upload(Backend& backend, const Batch& batch);
@@ -57,6 +61,13 @@ class Workspace {
   [[nodiscard]] int rope_positions() const { return limits_.context_tokens; }
 
  private:
+  struct Allocation {
+    DeviceBuffer Workspace::*buffer;
+    std::size_t bytes;
+  };
+  [[nodiscard]] static std::vector<Allocation> allocations(const ModelConfig& config,
+                                                           KvCacheDtype kv_dtype,
+                                                           const WorkspaceLimits& limits);
   [[nodiscard]] ActivationView view(const DeviceBuffer& buffer, DType dtype,
                                     std::int64_t cols) const;
 

@@ -48,6 +48,13 @@ struct SaturationCounts {
   std::uint64_t swiglu_outputs = 0;
 };
 
+// Of a backend's memory.
+struct MemoryState {
+  std::size_t total_bytes = 0;
+  std::size_t free_bytes = 0;  // what allocations can still take
+  bool is_the_hosts = false;
+};
+
 // What kernels depend on of a model.
 struct ModelSizes {
   int hidden_size = 0;
@@ -68,6 +75,7 @@ class Backend {
   // Why the ops cannot run a model of these sizes, with the numbers; empty where they can.
   [[nodiscard]] virtual std::string fault(const ModelSizes& sizes) const = 0;
 
+  [[nodiscard]] virtual MemoryState memory() const = 0;
   // 256-byte aligned, contents undefined. Throws Capacity with wanted and free bytes. Zero bytes is
   // an empty buffer.
   [[nodiscard]] virtual DeviceBuffer allocate(std::size_t bytes) = 0;

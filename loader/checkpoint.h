@@ -31,6 +31,12 @@ enum class LayerTensor {
 inline constexpr int kNumLayerTensors = 9;
 enum class GlobalTensor { EmbedTokens, FinalNorm, LmHead };
 
+// The shape that config.json gives a tensor.
+[[nodiscard]] std::vector<std::int64_t> checkpoint_shape(const ModelConfig& config,
+                                                         LayerTensor which);
+[[nodiscard]] std::vector<std::int64_t> checkpoint_shape(const ModelConfig& config,
+                                                         GlobalTensor which);
+
 class Checkpoint {
  public:
   // Opens model.safetensors.index.json with its shards, else model.safetensors. `config` may be

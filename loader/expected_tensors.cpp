@@ -104,6 +104,14 @@ ExpectedTensor expected_global_tensor(const ModelConfig& config, GlobalTensor wh
   return from_row(config, "", kGlobalTable[static_cast<std::size_t>(which)]);
 }
 
+std::vector<std::int64_t> checkpoint_shape(const ModelConfig& config, LayerTensor which) {
+  return expected_layer_tensor(config, 0, which).shape;
+}
+
+std::vector<std::int64_t> checkpoint_shape(const ModelConfig& config, GlobalTensor which) {
+  return expected_global_tensor(config, which).shape;
+}
+
 bool is_harmless_leftover(std::string_view name) {
   constexpr std::array<std::string_view, 5> kEndings = {
       "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",

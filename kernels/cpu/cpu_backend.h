@@ -25,6 +25,9 @@ class CpuBackend final : public Backend {
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::string fault(const ModelSizes& /*sizes*/) const override { return {}; }
+  [[nodiscard]] MemoryState memory() const override {
+    return {memory_limit_bytes_, memory_limit_bytes_ - allocated_bytes_, true};
+  }
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override;
   [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override { return allocate(bytes); }
   void upload(void* destination, std::span<const std::byte> source) override;

@@ -37,6 +37,11 @@ std::string CudaBackend::fault(const ModelSizes& sizes) const {
   return {};
 }
 
+MemoryState CudaBackend::memory() const {
+  const DeviceMemoryState state = device_memory();
+  return {state.total_bytes, state.free_bytes, false};
+}
+
 DeviceBuffer CudaBackend::allocate(std::size_t bytes) {
   if (bytes == 0) return {};
   DeviceMemory memory(bytes);

@@ -18,6 +18,7 @@ class CudaBackend final : public Backend {
 
   [[nodiscard]] std::string description() const override { return description_; }
   [[nodiscard]] std::string fault(const ModelSizes& sizes) const override;
+  [[nodiscard]] MemoryState memory() const override;
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override;
   [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override;
   void upload(void* destination, std::span<const std::byte> source) override;

@@ -8,16 +8,15 @@
 #include "kernels/error.h"
 
 namespace fut::cuda {
-namespace {
 
-std::size_t free_device_bytes() {
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
-  return free_bytes;
+DeviceMemoryState device_memory() {
+  DeviceMemoryState state;
+  if (cudaMemGetInfo(&state.free_bytes, &state.total_bytes) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // must not surface at the next check
+    return {};
+  }
+  return state;
 }
-
-}  // namespace
 
 void check_call(cudaError_t result, std::string_view expression,
                 const std::source_location& where) {
@@ -127,7 +126,7 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
     throw capacity_error(
         "out of GPU memory: {} bytes wanted, {} bytes free; a smaller context (-c) "
         "or a smaller model needs less",
-        bytes, free_device_bytes());
+        bytes, device_memory().free_bytes);
   }
   FUT_CUDA_CHECK(result);
   data_.reset(data);

@@ -21,6 +21,13 @@ using GraphHandle = CUgraphExec_st*;
 // Makes device `index` the current one of this thread. Throws Runtime.
 void use_device(int index);
 
+// What the driver says of the current device's memory, whoever uses it; zeros where it says nothing.
+struct DeviceMemoryState {
+  std::size_t total_bytes = 0;
+  std::size_t free_bytes = 0;
+};
+[[nodiscard]] DeviceMemoryState device_memory();
+
 // Work in the order in which it was given, beside other streams. Does not wait for the default
 // stream.
 class Stream {

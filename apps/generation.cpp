@@ -8,7 +8,15 @@
 namespace fut::app {
 
 void check_generate_options(const GenerateOptions& options) {
-  if (options.reply.logprobs_typed && options.output.format == OutputFormat::Text) {
+  const bool is_batch = options.batch.given();  // whose rows are JSON
+  if (!is_batch && options.batch.flag_typed) {
+    throw usage_error("-b, --resume and --overwrite are about the prompts of a file; add -i FILE");
+  }
+  if (is_batch && options.output.format == OutputFormat::Json) {
+    throw usage_error(
+        "-o json: with -i the result is JSON Lines, a line for each row; leave it out");
+  }
+  if (!is_batch && options.reply.logprobs_typed && options.output.format == OutputFormat::Text) {
     throw usage_error("--logprobs is part of the JSON report; add -o json");
   }
 }
@@ -21,7 +29,7 @@ TextRequest make_text_request(const GenerateOptions& options, const OpenedModel&
   request.request.max_new_tokens = options.reply.max_new_tokens;
   request.request.end_ids = reply_end_ids(model.folder, chat_template, options.reply.ignore_eos);
   request.request.sampling = sampling.params;
-  const bool is_text = options.output.format == OutputFormat::Text;
+  const bool is_text = options.output.format == OutputFormat::Text && !options.batch.given();
   request.request.num_logprobs = is_text ? 0 : options.reply.num_logprobs;
   request.stop = options.reply.stop;
   request.show_special = options.reply.show_special;

@@ -24,7 +24,8 @@ std::string file_of(const TextSource& source) {
 }  // namespace
 
 std::vector<std::string> input_files(const GenerateOptions& options) {
-  std::vector<std::string> files = {file_of(options.prompt.prompt)};
+  std::vector<std::string> files = {options.batch.given() ? file_of(options.batch.input_file)
+                                                          : file_of(options.prompt.prompt)};
   if (options.prompt.system.given()) files.push_back(file_of(options.prompt.system));
   return files;
 }

@@ -16,22 +16,6 @@
 namespace fut::app {
 namespace {
 
-std::string_view kind_name(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::Runtime:
-      return "runtime";
-    case ErrorKind::Usage:
-      return "usage";
-    case ErrorKind::Data:
-      return "data";
-    case ErrorKind::Capacity:
-      return "capacity";
-    case ErrorKind::Device:
-      return "device";
-  }
-  return "runtime";
-}
-
 // Every command's options and flags. The flags refer to the options.
 struct CommandSet {
   ProgramOptions program;
@@ -69,6 +53,14 @@ int run_with(int (*command)(const Options&, Reporter&), const Options& options,
   set_up_logging(options.log);
   if constexpr (requires { options.output; }) {
     refuse_input_as_output(options.output.file, input_files(options));
+    if constexpr (requires { options.batch.given(); }) {
+      // The replies to a file go into a file that may hold some already: not the reporter's.
+      if (options.batch.given()) {
+        const bool to_file = !options.output.file.empty();
+        reporter.configure({to_file ? OutputFormat::Text : OutputFormat::JsonLines, {}});
+        return command(options, reporter);
+      }
+    }
     reporter.configure(options.output);
   } else {
     reporter.configure({options.json ? OutputFormat::Json : OutputFormat::Text, {}});
@@ -141,7 +133,7 @@ int main(int argc, char** argv) {
   try {
     return run_program(words, environment, reporter);
   } catch (const fut::Error& e) {
-    return fail(reporter, static_cast<int>(e.kind()), kind_name(e.kind()), e.what());
+    return fail(reporter, static_cast<int>(e.kind()), error_kind_name(e.kind()), e.what());
   } catch (const Interrupted& e) {
     const int code = exit_code_of_signal(e.signal());
     reporter.document()["finish_reason"] = "interrupt";

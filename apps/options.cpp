@@ -2,6 +2,7 @@
 #include "apps/options.h"
 
 #include "apps/flag_groups.h"
+#include "engine/memory_needs.h"
 
 namespace fut::app {
 namespace {
@@ -30,6 +31,47 @@ constexpr const char* kTokenizeNotes =
     "-o json has the exact strings.\n"
     "Needs a folder with tokenizer files only.\n";
 
+constexpr const char* kBatchSection = "Many prompts";
+
+constexpr const char* kBatchNotes =
+    "With -i each line of FILE is an object with a 'prompt', or with 'messages', a list of {role, "
+    "content}. Beside\nit may stand an 'id', which comes back, a 'system' text, and what flags say "
+    "for all rows: raw, temperature,\ntop_k, top_p, min_p, repetition_penalty, presence_penalty, "
+    "frequency_penalty, repeat_last_n, seed, max_tokens,\nstop (a text or a list), ignore_eos, "
+    "special, logprobs. The result is a line for each row, in the order of the\nrows: index, id "
+    "and "
+    "reply, or an 'error'; a bad row stops no other, and the exit code is that of the first one.\n"
+    "An --output-file that was begun is gone on with by --resume.\n";
+
+Flags batch_flags(BatchOptions& o) {
+  Flags flags = {{{"-b", "--batch"},
+                  "N",
+                  kBatchSection,
+                  "Replies that go along together; they do not depend on it [8]",
+                  set_integer(o.replies_at_a_time, 1, kMostSequences, "")},
+                 {{"--resume"},
+                  "",
+                  kBatchSection,
+                  "Go on after the replies that --output-file holds",
+                  turn_on(o.resume),
+                  false,
+                  {"--overwrite"}},
+                 {{"--overwrite", "--force"},
+                  "",
+                  kBatchSection,
+                  "Begin anew where --output-file holds something",
+                  turn_on(o.overwrite)}};
+  for (Flag& flag : flags) flag.set = noting_typed(o.flag_typed, std::move(flag.set));
+  flags.push_back({{"-i", "--input-file"},
+                   "FILE",
+                   kBatchSection,
+                   "Prompts as JSON Lines, a reply for each; '-' is standard input",
+                   set_text(o.input_file, "file name"),
+                   false,
+                   {"--prompt", "--file", "--verbose-prompt"}});
+  return flags;
+}
+
 }  // namespace
 
 Command program_command(ProgramOptions& o) {
@@ -45,7 +87,10 @@ Command program_command(ProgramOptions& o) {
 }
 
 Command run_command(GenerateOptions& o) {
-  Command command{"run", "One reply: text in, text out", std::string(kRunNotes) + kExitCodes, {}};
+  Command command{"run",
+                  "One reply: text in, text out; with -i many",
+                  std::string(kRunNotes) + kBatchNotes + kExitCodes,
+                  {}};
   command.flags.push_back(model_flag(o.model.model));
   append(command.flags, device_flags(o.model.device));
   command.flags.push_back(context_flag(o.model.context_tokens));
@@ -62,6 +107,7 @@ Command run_command(GenerateOptions& o) {
                                                     ? Truncate::Head
                                                     : Truncate::Tail;
                            }});
+  append(command.flags, batch_flags(o.batch));
   append(command.flags, raw_flags(o.form));
   append(command.flags, form_flags(o.form));
   append(command.flags, reply_flags(o.reply));

@@ -95,12 +95,23 @@ struct ReplyOptions {
   bool single_turn = false;
 };
 
+// Many prompts of a file.
+struct BatchOptions {
+  std::string input_file;  // JSON Lines; "-": standard input; empty: one prompt
+  int replies_at_a_time = 8;
+  bool resume = false;
+  bool overwrite = false;
+  bool flag_typed = false;  // one of those that go with an input file
+  [[nodiscard]] bool given() const { return !input_file.empty(); }
+};
+
 struct GenerateOptions {
   ModelOptions model;
   PromptOptions prompt;
   FormOptions form;
   SamplingOptions sampling;
   ReplyOptions reply;
+  BatchOptions batch;
   OutputOptions output;
   LogOptions log;
 };

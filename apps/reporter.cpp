@@ -3,6 +3,22 @@
 
 namespace fut::app {
 
+std::string_view error_kind_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::Runtime:
+      return "runtime";
+    case ErrorKind::Usage:
+      return "usage";
+    case ErrorKind::Data:
+      return "data";
+    case ErrorKind::Capacity:
+      return "capacity";
+    case ErrorKind::Device:
+      return "device";
+  }
+  return "runtime";
+}
+
 std::string json_line(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -8,6 +8,7 @@
 
 #include "apps/options.h"
 #include "apps/output.h"
+#include "kernels/error.h"
 
 namespace fut::app {
 
@@ -46,6 +47,9 @@ class Reporter {
   Json document_ = Json::object();
   bool lost_ = false;  // a write failed: nothing more can be said there
 };
+
+// The word for a kind of error: "usage".
+[[nodiscard]] std::string_view error_kind_name(ErrorKind kind);
 
 // One line of JSON. Bytes that are not UTF-8 become U+FFFD, as JSON has no way to hold them.
 [[nodiscard]] std::string json_line(const Json& value);

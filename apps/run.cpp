@@ -1,16 +1,16 @@
-// fut run: one prompt, one reply.
+// fut run: one prompt, one reply; with -i many of them (batch_run.h).
 #include <chrono>
 
+#include "apps/batch_run.h"
 #include "apps/commands.h"
 #include "apps/generation.h"
 #include "apps/logging.h"
 #include "apps/model_session.h"
 #include "apps/prompt.h"
 #include "apps/reply_report.h"
+#include "apps/request_prompt.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
-#include "apps/truncation.h"
-#include "apps/words.h"
 #include "kernels/error.h"
 
 namespace fut::app {
@@ -40,64 +40,26 @@ InputText read_prompt_text(const GenerateOptions& options, const OpenedModel& mo
   return input;
 }
 
-void tell_what_was_dropped(const TruncatedPrompt& cut, Truncate which) {
-  log_warning("dropped the {} {} of the prompt, {} left",
-              which == Truncate::Head ? "first" : "last", counted(cut.dropped, "token"),
-              counted(cut.ids.size(), "token"));
-}
-
-std::vector<TokenId> make_raw_prompt(const GenerateOptions& options, const OpenedModel& model,
-                                     const ContextLimits& limits) {
-  const Tokenizer& tokenizer = model.folder.tokenizer;
-  const InputText input = read_prompt_text(options, model, limits);
-  std::vector<TokenId> ids =
-      encode_raw(tokenizer, input.text, options.form.parse_special.value_or(true));
-  if (ids.size() >= static_cast<std::size_t>(limits.tokens) &&
-      options.reply.truncate != Truncate::No) {
-    TruncatedPrompt cut = truncate_raw(std::move(ids), tokenizer.bos_id(),
-                                       tokens_to_keep(options.reply.max_new_tokens, limits.tokens),
-                                       options.reply.truncate);
-    tell_what_was_dropped(cut, options.reply.truncate);
-    ids = std::move(cut.ids);
-  }
-  return ids;
-}
-
-std::vector<TokenId> make_chat_prompt(const GenerateOptions& options, const OpenedModel& model,
-                                      ChatTemplate chat_template, const ContextLimits& limits) {
-  const Tokenizer& tokenizer = model.folder.tokenizer;
-  std::vector<ChatMessage> messages;
-  if (options.prompt.system.given()) {
-    messages.push_back({"system", read_system_prompt(options.prompt, tokenizer, limits)});
-  }
-  InputText input = read_prompt_text(options, model, limits);
-  if (input.from_stream) drop_final_newline(input.text);
-  messages.push_back({"user", std::move(input.text)});
-  const ChatOptions form = chat_options(options.form);
-  std::vector<TokenId> ids = encode_chat(chat_template, messages, form, tokenizer);
-  if (ids.size() >= static_cast<std::size_t>(limits.tokens) &&
-      options.reply.truncate != Truncate::No) {
-    TruncatedPrompt cut = truncate_chat(chat_template, std::move(messages), form, tokenizer,
-                                        tokens_to_keep(options.reply.max_new_tokens, limits.tokens),
-                                        options.reply.truncate, limits);
-    tell_what_was_dropped(cut, options.reply.truncate);
-    ids = std::move(cut.ids);
-  }
-  return ids;
-}
-
 RunPrompt make_prompt(const GenerateOptions& options, const OpenedModel& model) {
+  const Tokenizer& tokenizer = model.folder.tokenizer;
   const ContextLimits limits{model.context_tokens, model.folder.config.max_position_embeddings,
                              true};
+  const RequestForm request{options.form, options.reply, tokenizer, limits};
   RunPrompt prompt;
   if (options.form.raw) {
-    prompt.ids = make_raw_prompt(options, model, limits);
+    prompt.ids = raw_prompt_ids(request, read_prompt_text(options, model, limits).text);
   } else {
     prompt.chat_template = resolve_chat_template(options.form.chat_template, model.folder.path);
-    prompt.ids = make_chat_prompt(options, model, *prompt.chat_template, limits);
+    std::vector<ChatMessage> messages;
+    if (options.prompt.system.given()) {
+      messages.push_back({"system", read_system_prompt(options.prompt, tokenizer, limits)});
+    }
+    InputText input = read_prompt_text(options, model, limits);
+    if (input.from_stream) drop_final_newline(input.text);
+    messages.push_back({"user", std::move(input.text)});
+    prompt.ids = chat_prompt_ids(request, *prompt.chat_template, std::move(messages));
   }
-  require_room(prompt.ids.size(), limits);
-  if (options.form.verbose_prompt) print_prompt(model.folder.tokenizer, prompt.ids);
+  if (options.form.verbose_prompt) print_prompt(tokenizer, prompt.ids);
   return prompt;
 }
 
@@ -111,6 +73,7 @@ void end_text(Reporter& reporter, const TextReply& reply, bool chat_form) {
 
 int run(const GenerateOptions& options, Reporter& reporter) {
   check_generate_options(options);
+  if (options.batch.given()) return run_batch(options, reporter);
   if (!options.prompt.prompt.given() && standard_input_is_terminal()) {
     if (options.form.raw || options.reply.truncate != Truncate::No) {
       throw usage_error("there is no prompt; give one with -p or -f");

@@ -48,7 +48,7 @@ void warn_of_idle_flags(const SamplingOptions& options, float temperature) {
 }  // namespace
 
 SamplingSettings resolve_sampling(const SamplingOptions& options,
-                                  const GenerationDefaults& defaults) {
+                                  const GenerationDefaults& defaults, bool tells) {
   SamplingSettings result;
   SampleParams& sample = result.params.sample;
   Chooser chooser(result.settings);
@@ -81,6 +81,7 @@ SamplingSettings resolve_sampling(const SamplingOptions& options,
       {"seed", std::to_string(sample.seed), options.seed ? "flag" : "random"});
   result.settings.push_back({"sampler_order", options.temperature_first ? "hf" : "fut",
                              options.temperature_first ? "flag" : "default"});
+  if (!tells) return result;
   warn_of_idle_flags(options, sample.temperature);
   std::string line;
   for (const SamplingSetting& s : result.settings) {

@@ -23,8 +23,9 @@ struct SamplingSettings {
 };
 
 // Without a flag: do_sample false, or neither do_sample nor a temperature in the file, is greedy.
-// A seed that was not given is drawn here.
+// A seed that was not given is drawn here. `tells`: the values, and flags that change nothing.
 [[nodiscard]] SamplingSettings resolve_sampling(const SamplingOptions& options,
-                                                const GenerationDefaults& defaults);
+                                                const GenerationDefaults& defaults,
+                                                bool tells = true);
 
 }  // namespace fut::app

@@ -2,15 +2,13 @@
 #include "engine/text_generation.h"
 
 #include <algorithm>
-#include <chrono>
 #include <fmt/format.h>
 
 namespace fut {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double ms_between(Clock::time_point a, Clock::time_point b) {
+double ms_between(std::chrono::steady_clock::time_point a,
+                  std::chrono::steady_clock::time_point b) {
   return std::chrono::duration<double, std::milli>(b - a).count();
 }
 
@@ -65,48 +63,59 @@ std::string ReplyText::flush() {
   return text + stream_.flush();
 }
 
+ReplyInProgress::ReplyInProgress(const Tokenizer& tokenizer, const TextRequest& request)
+    : text_(tokenizer, request), keeps_events_(request.request.num_logprobs > 0) {}
+
+std::string ReplyInProgress::take(const TokenEvent& event) {
+  finish_ = event.finish;
+  if (finish_ == FinishReason::Error) {
+    reply_.error = fmt::format(
+        "the logits at position {} are not finite: the weights are damaged or "
+        "overflow in this precision (fut inspect and --check-tensors tell more)",
+        event.position);
+    return {};
+  }
+  if (reply_.ids.empty()) first_ = Clock::now();
+  reply_.ids.push_back(event.token);
+  if (keeps_events_) reply_.events.push_back(event);
+  std::string piece = text_.push(event.token);
+  if (text_.stop()) finish_ = FinishReason::Stop;
+  reply_.text += piece;
+  return piece;
+}
+
+std::string ReplyInProgress::flush() {
+  std::string piece = text_.flush();
+  reply_.text += piece;
+  return piece;
+}
+
+TextReply ReplyInProgress::end(FinishReason finish) && {
+  (void)flush();
+  reply_.finish = finish;
+  reply_.stop = text_.stop();
+  const Clock::time_point now = Clock::now();
+  reply_.timings.prefill_ms = ms_between(start_, reply_.ids.empty() ? now : first_);
+  reply_.timings.decode_ms = reply_.ids.empty() ? 0 : ms_between(first_, now);
+  return std::move(reply_);
+}
+
 TextReply generate_text(Engine& engine, const Tokenizer& tokenizer, const TextRequest& request,
                         const std::function<void(std::string_view)>& on_text) {
-  TextReply reply;
-  ReplyText text(tokenizer, request);
+  ReplyInProgress reply(tokenizer, request);
   const auto emit = [&](const std::string& piece) {
-    if (piece.empty()) return;
-    reply.text += piece;
-    on_text(piece);
+    if (!piece.empty()) on_text(piece);
   };
-  const Clock::time_point start = Clock::now();
-  Clock::time_point first = start;
   const SequenceId id = engine.submit(request.request);
   const CancelAtEnd cancel_at_end(engine, id);
-  std::optional<FinishReason> finish;
-  while (!finish) {
-    if (interrupted(request)) {
-      finish = FinishReason::Interrupt;
-      break;
-    }
+  while (!reply.finish() && !interrupted(request)) {
     for (const TokenEvent& event : engine.step()) {
-      if (event.sequence != id) continue;
-      finish = event.finish;
-      if (finish == FinishReason::Error) {
-        reply.error = fmt::format(
-            "the logits at position {} are not finite: the weights are damaged or "
-            "overflow in this precision (fut inspect and --check-tensors tell more)",
-            event.position);
-        break;
-      }
-      if (reply.ids.empty()) first = Clock::now();
-      reply.ids.push_back(event.token);
-      if (request.request.num_logprobs > 0) reply.events.push_back(event);
-      emit(text.push(event.token));
-      if (text.stop()) finish = FinishReason::Stop;
+      if (event.sequence == id) emit(reply.take(event));
     }
   }
-  emit(text.flush());
-  reply.finish = *finish;
-  reply.stop = text.stop();
-  reply.timings.prefill_ms = ms_between(start, reply.ids.empty() ? Clock::now() : first);
-  reply.timings.decode_ms = reply.ids.empty() ? 0 : ms_between(first, Clock::now());
-  return reply;
+  const FinishReason finish = reply.finish().value_or(FinishReason::Interrupt);
+  emit(reply.flush());
+  return std::move(reply).end(finish);
 }
 
 std::string_view finish_reason_name(FinishReason reason) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -60,6 +61,31 @@ class ReplyText {
   bool strip_next_space_;
   StopMatcher stops_;
   TextStream stream_;
+};
+
+// A reply while its tokens come.
+class ReplyInProgress {
+ public:
+  // The clock starts. `tokenizer` must outlive it.
+  ReplyInProgress(const Tokenizer& tokenizer, const TextRequest& request);
+
+  // The text that a token of this reply's sequence releases; it is part of the reply already.
+  [[nodiscard]] std::string take(const TokenEvent& event);
+  // Set by the token that ended it, or by the stop string that it completed.
+  [[nodiscard]] std::optional<FinishReason> finish() const { return finish_; }
+  // The text that was held back, where nothing follows; part of the reply as well.
+  [[nodiscard]] std::string flush();
+  // The whole reply; what was not flushed is.
+  [[nodiscard]] TextReply end(FinishReason finish) &&;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  ReplyText text_;
+  bool keeps_events_;
+  TextReply reply_;
+  std::optional<FinishReason> finish_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point first_ = start_;
 };
 
 // Runs one reply to its end. `on_text` gets pieces of valid UTF-8 (or bytes that can never be) in

@@ -1,0 +1,150 @@
+// See the header. Values go through the tables of flags, so that ranges and messages are theirs.
+#include "apps/batch_row.h"
+
+#include <algorithm>
+
+#include "apps/flag_groups.h"
+#include "apps/suggest.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+constexpr std::string_view kPrompt = "prompt";
+constexpr std::string_view kMessages = "messages";
+constexpr std::string_view kSystem = "system";
+constexpr std::string_view kId = "id";
+
+// "top_k" of "--top-k"; empty for a name that is no word with two dashes.
+std::string key_of(const std::string& name) {
+  if (!name.starts_with("--")) return {};
+  std::string key = name.substr(2);
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+bool has_key(const Flag& flag, std::string_view key) {
+  return std::any_of(flag.names.begin(), flag.names.end(),
+                     [&](const std::string& name) { return key_of(name) == key; });
+}
+
+class RowParser {
+ public:
+  RowParser(const std::string& place, const GenerateOptions& options) : place_(place) {
+    row_.form = options.form;
+    row_.sampling = options.sampling;
+    row_.reply = options.reply;
+    append(flags_, sampling_flags(row_.sampling));
+    append(flags_, reply_flags(row_.reply));
+    append(flags_, raw_flags(row_.form));
+  }
+
+  BatchRow parse(std::string_view line) {
+    const Json object = Json::parse(line, nullptr, false);
+    if (object.is_discarded()) throw data_error("{}: the line is not JSON", place_);
+    if (!object.is_object()) {
+      throw data_error("{}: the line is {}, an object is wanted", place_, object.type_name());
+    }
+    for (const auto& [key, value] : object.items()) take(key, value);
+    if (row_.prompt.has_value() == !row_.messages.empty()) {
+      throw usage_error("{}: one of \"prompt\" and \"messages\" is wanted{}", place_,
+                        row_.prompt ? ", not both" : "");
+    }
+    if (row_.form.raw && (!row_.messages.empty() || row_.system)) {
+      throw usage_error("{}: \"messages\" and \"system\" are for the chat form, this row is raw",
+                        place_);
+    }
+    return std::move(row_);
+  }
+
+ private:
+  void take(const std::string& key, const Json& value) {
+    if (key == kId || value.is_null()) return;
+    if (key == kPrompt) {
+      row_.prompt = text_of(key, value);
+    } else if (key == kSystem) {
+      row_.system = text_of(key, value);
+    } else if (key == kMessages) {
+      take_messages(value);
+    } else {
+      const auto flag =
+          std::ranges::find_if(flags_, [&](const Flag& f) { return has_key(f, key); });
+      if (flag == flags_.end()) refuse(key);
+      set(*flag, key, value);
+    }
+  }
+
+  [[nodiscard]] std::string text_of(std::string_view key, const Json& value) const {
+    if (value.is_string()) return value.get<std::string>();
+    throw data_error("{}: \"{}\" is {}, a text is wanted", place_, key, value.type_name());
+  }
+
+  void take_messages(const Json& list) {
+    if (!list.is_array() || list.empty()) {
+      throw data_error("{}: \"messages\" has to be a list of {{role, content}}", place_);
+    }
+    for (const Json& entry : list) {
+      const auto role = entry.is_object() ? entry.find("role") : entry.end();
+      const auto content = entry.is_object() ? entry.find("content") : entry.end();
+      if (!entry.is_object() || role == entry.end() || content == entry.end()) {
+        throw data_error("{}: message {} is not an object with role and content", place_,
+                         row_.messages.size() + 1);
+      }
+      row_.messages.push_back({text_of("role", *role), text_of("content", *content)});
+    }
+  }
+
+  void set(const Flag& flag, const std::string& key, const Json& value) {
+    const std::string source = fmt::format("{}: \"{}\"", place_, key);
+    if (flag.value.empty()) {
+      if (!value.is_boolean()) {
+        throw usage_error("{}: '{}' is neither true nor false", source, value.dump());
+      }
+      if (value.get<bool>()) return flag.set({"", source, true});
+      // What the whole run may have switched on.
+      if (key == "ignore_eos") row_.reply.ignore_eos = false;
+      if (key == "special") row_.reply.show_special = false;
+      if (key == "raw" || key == "ignore_chat_template") row_.form.raw = false;
+      return;
+    }
+    if (flag.repeatable) row_.reply.stop.clear();
+    if (!flag.repeatable || !value.is_array()) return flag.set(argument(value, source));
+    for (const Json& item : value) flag.set(argument(item, source));
+  }
+
+  static Argument argument(const Json& value, const std::string& source) {
+    return {value.is_string() ? value.get<std::string>() : value.dump(), source, true};
+  }
+
+  [[noreturn]] void refuse(const std::string& key) const {
+    std::vector<std::string> known = {std::string(kPrompt), std::string(kMessages),
+                                      std::string(kSystem), std::string(kId)};
+    for (const Flag& flag : flags_) {
+      for (const std::string& name : flag.names) {
+        if (std::string k = key_of(name); !k.empty()) known.push_back(std::move(k));
+      }
+    }
+    const auto near = nearest_name(key, known);
+    throw usage_error("{}: no setting is called \"{}\"{}; fut run --help lists them", place_, key,
+                      near ? fmt::format(", \"{}\" is", *near) : "");
+  }
+
+  const std::string& place_;
+  BatchRow row_;
+  Flags flags_;
+};
+
+}  // namespace
+
+BatchRow parse_batch_row(std::string_view line, const std::string& place,
+                         const GenerateOptions& options) {
+  return RowParser(place, options).parse(line);
+}
+
+Json batch_row_id(std::string_view line) {
+  const Json object = Json::parse(line, nullptr, false);
+  if (!object.is_object() || !object.contains(kId)) return nullptr;
+  return object[kId];
+}
+
+}  // namespace fut::app

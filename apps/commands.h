@@ -15,5 +15,6 @@ int perplexity(const PerplexityOptions& options, Reporter& reporter);
 int inspect(const InspectOptions& options, Reporter& reporter);
 int bench(const BenchOptions& options, Reporter& reporter);
 int plan(const PlanOptions& options, Reporter& reporter);
+int doctor(const DoctorOptions& options, Reporter& reporter);
 
 }  // namespace fut::app

@@ -189,6 +189,12 @@ Flags output_flags(OutputOptions& o, std::string help) {
            set_text(o.file, "file name")}};
 }
 
+DeviceRequest parse_device(const Argument& argument) {
+  DeviceRequest device;
+  set_device(device, argument);
+  return device;
+}
+
 Flags device_flags(DeviceRequest& device) {
   return {{{"--device"},
            "auto|cpu|cuda[:N]",

@@ -41,6 +41,8 @@ inline constexpr const char* kExitCodes =
     "there: FUT_KV_ROTATION=0 is\n--no-kv-rotation. A value that starts with a dash: --prompt=-x.";
 
 [[nodiscard]] Flag model_flag(std::string& model);
+// The value of --device, alone.
+[[nodiscard]] DeviceRequest parse_device(const Argument& argument);
 [[nodiscard]] Flags device_flags(DeviceRequest& device);
 [[nodiscard]] Flag threads_flag(int& threads);
 [[nodiscard]] Flag context_flag(std::optional<int>& tokens);

@@ -48,6 +48,10 @@ std::vector<std::string> input_files(const BenchOptions& options) {
   return {options.dummy};
 }
 
+std::vector<std::string> input_files(const DoctorOptions&) {
+  return {};
+}
+
 std::vector<std::string> input_files(const PlanOptions& options) {
   return {options.model.model};
 }

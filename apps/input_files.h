@@ -16,6 +16,7 @@ namespace fut::app {
 [[nodiscard]] std::vector<std::string> input_files(const InspectOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const BenchOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const PlanOptions& options);
+[[nodiscard]] std::vector<std::string> input_files(const DoctorOptions& options);
 
 // Throws Usage where `output` is one of the inputs, by whatever name. An empty name is no file.
 void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs);

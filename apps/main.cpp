@@ -26,15 +26,17 @@ struct CommandSet {
   InspectOptions inspect_options;
   BenchOptions bench_options;
   PlanOptions plan_options;
-  std::array<Command, 9> commands = {program_command(program),
-                                     run_command(run_options),
-                                     chat_command(chat_options),
-                                     quantize_command(quantize_options),
-                                     perplexity_command(perplexity_options),
-                                     bench_command(bench_options),
-                                     inspect_command(inspect_options),
-                                     plan_command(plan_options),
-                                     tokenize_command(tokenize_options)};
+  DoctorOptions doctor_options;
+  std::array<Command, 10> commands = {program_command(program),
+                                      run_command(run_options),
+                                      chat_command(chat_options),
+                                      quantize_command(quantize_options),
+                                      perplexity_command(perplexity_options),
+                                      bench_command(bench_options),
+                                      inspect_command(inspect_options),
+                                      plan_command(plan_options),
+                                      doctor_command(doctor_options),
+                                      tokenize_command(tokenize_options)};
 };
 
 std::string device_lines() {
@@ -88,6 +90,7 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "quantize") return run_with(quantize, set.quantize_options, reporter);
   if (name == "perplexity") return run_with(perplexity, set.perplexity_options, reporter);
   if (name == "bench") return run_with(bench, set.bench_options, reporter);
+  if (name == "doctor") return run_with(doctor, set.doctor_options, reporter);
   if (name == "plan") return run_with(plan, set.plan_options, reporter);
   if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
   if (set.program.version) return print(version_text(), reporter);

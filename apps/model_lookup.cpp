@@ -45,15 +45,6 @@ std::optional<std::string> variable(const char* name) {
   return value;
 }
 
-std::optional<fs::path> cache_root() {
-  if (const auto v = variable("HF_HUB_CACHE")) return *v;
-  if (const auto v = variable("HF_HOME")) return fs::path(*v) / "hub";
-  if (const auto v = variable("HUGGINGFACE_HUB_CACHE")) return *v;
-  if (const auto v = variable("XDG_CACHE_HOME")) return fs::path(*v) / "huggingface/hub";
-  if (const auto v = variable("HOME")) return fs::path(*v) / ".cache/huggingface/hub";
-  return std::nullopt;
-}
-
 // "org/name@revision" in parts.
 struct HubName {
   std::string repository;  // "org/name"
@@ -136,7 +127,7 @@ std::optional<fs::path> find_snapshot(const fs::path& repository, const std::str
 
 // Looks in the cache; adds to found.tried where that fails.
 bool look_in_cache(const HubName& name, Wanted wanted, FoundFolder& found) {
-  const auto root = cache_root();
+  const auto root = hugging_face_cache();
   if (!root) {
     found.tried.emplace_back("Hugging Face cache: no folder known (HF_HOME and HOME are not set)");
     return false;
@@ -214,6 +205,15 @@ std::string what_next(const std::string& argument, Wanted wanted, std::string_vi
 }
 
 }  // namespace
+
+std::optional<fs::path> hugging_face_cache() {
+  if (const auto v = variable("HF_HUB_CACHE")) return *v;
+  if (const auto v = variable("HF_HOME")) return fs::path(*v) / "hub";
+  if (const auto v = variable("HUGGINGFACE_HUB_CACHE")) return *v;
+  if (const auto v = variable("XDG_CACHE_HOME")) return fs::path(*v) / "huggingface/hub";
+  if (const auto v = variable("HOME")) return fs::path(*v) / ".cache/huggingface/hub";
+  return std::nullopt;
+}
 
 fs::path find_preset(const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos) return {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ struct FoundFolder {
 // The config.json of a model's shape that lies beside the program, by its name ("llama-3.1-8b"); empty:
 // there is none of that name.
 [[nodiscard]] std::filesystem::path find_preset(const std::string& name);
+
+// Where hf download keeps models; nullopt: no variable says.
+[[nodiscard]] std::optional<std::filesystem::path> hugging_face_cache();
 
 // First hit wins: `argument` as a folder; as a .safetensors file in such a folder; as
 // org/name[@revision] in the Hugging Face cache (HF_HUB_CACHE, else HF_HOME/hub, else

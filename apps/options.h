@@ -197,6 +197,14 @@ struct PlanOptions {
   LogOptions log;
 };
 
+struct DoctorOptions {
+  DeviceRequest device;
+  CopyOptions copies;
+  bool check_copies = true;  // by their checksums
+  OutputOptions output;
+  LogOptions log;
+};
+
 struct ProgramOptions {
   bool version = false;
   bool list_devices = false;
@@ -212,5 +220,6 @@ struct ProgramOptions {
 [[nodiscard]] Command inspect_command(InspectOptions& options);
 [[nodiscard]] Command bench_command(BenchOptions& options);
 [[nodiscard]] Command plan_command(PlanOptions& options);
+[[nodiscard]] Command doctor_command(DoctorOptions& options);
 
 }  // namespace fut::app

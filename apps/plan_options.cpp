@@ -1,4 +1,4 @@
-// The flags of fut plan.
+// The flags of fut plan and fut doctor, which load nothing.
 #include "apps/flag_groups.h"
 #include "apps/gpu_catalog.h"
 #include "apps/options.h"
@@ -54,6 +54,12 @@ Flags plan_flags(PlanOptions& o) {
            set_integer(o.batch, 1, kMostSequences, "")}};
 }
 
+constexpr const char* kDoctorNotes =
+    "Says what is here, what is wrong and what to type next. The exit code is 5 where --device "
+    "names a "
+    "GPU that\ncannot be used, 3 where a quantised copy is damaged; what stops nothing is told and "
+    "leaves 0.\n";
+
 }  // namespace
 
 Command plan_command(PlanOptions& o) {
@@ -71,6 +77,32 @@ Command plan_command(PlanOptions& o) {
   command.flags.push_back(context_flag(o.model.context_tokens));
   append(command.flags, device_flags(o.model.device));
   append(command.flags, arithmetic_flags(o.model.arithmetic));
+  append(command.flags, output_flags(o.output, "Form of the report [text]"));
+  append(command.flags, log_flags(o.log));
+  return command;
+}
+
+Command doctor_command(DoctorOptions& o) {
+  Command command{
+      "doctor",
+      "Driver, GPUs, memory, disks and caches of this machine: what is wrong, what next",
+      std::string(kDoctorNotes) + kExitCodes,
+      {}};
+  command.flags = {{{"--device"},
+                    "auto|cpu|cuda[:N]",
+                    kModelSection,
+                    "The device that has to be usable; auto: a GPU or else the CPU [auto]",
+                    [&o](const Argument& a) { o.device = parse_device(a); }},
+                   {{"--cache-dir"},
+                    "DIR",
+                    kModelSection,
+                    "Where quantised copies are kept [$XDG_CACHE_HOME/fut, else ~/.cache/fut]",
+                    set_text(o.copies.cache_dir, "folder")},
+                   {{"--quick"},
+                    "",
+                    kModelSection,
+                    "Leave out the checksums of the copies, which takes reading them",
+                    turn_off(o.check_copies)}};
   append(command.flags, output_flags(o.output, "Form of the report [text]"));
   append(command.flags, log_flags(o.log));
   return command;

@@ -2,6 +2,7 @@
 // a build with CUDA.
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -17,7 +18,42 @@ namespace {
 
 constexpr std::string_view kUseCpu = "use --device cpu";
 
+// 13000 as "13.0"; empty for 0.
+std::string cuda_version_text(int version) {
+  if (version == 0) return {};
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// What the management library adds to a device.
+void add_state(const nvml::Device& device, GpuState& state) {
+  state.memory = {device.total_bytes, device.free_bytes, false};
+  state.processes = device.processes;
+}
+
 #if FUT_CUDA
+
+void survey_cuda(const nvml::Report& report, GpuSurvey& survey) {
+  survey.kernels_for = fmt::format("{}.{}", cuda::kCapabilityMajor, cuda::kCapabilityMinor);
+  const cuda::Versions versions = cuda::runtime_versions();
+  survey.runtime_version = cuda_version_text(versions.runtime);
+  survey.driver_cuda = cuda_version_text(std::max(versions.driver, report.cuda_version));
+  const cuda::Discovery found = cuda::discover_devices();
+  survey.fault = found.reason;
+  for (const cuda::DeviceInfo& device : found.devices) {
+    GpuState state{device.index,
+                   device.name,
+                   device.uuid,
+                   device.pci_bus_id,
+                   fmt::format("{}.{}", device.capability_major, device.capability_minor),
+                   cuda::capability_fault(device),
+                   {device.memory_bytes, 0, false},
+                   {}};
+    for (const nvml::Device& same : report.devices) {
+      if (same.uuid == device.uuid) add_state(same, state);
+    }
+    survey.devices.push_back(std::move(state));
+  }
+}
 
 std::vector<DeviceReport> cuda_reports() {
   const cuda::Discovery found = cuda::discover_devices();
@@ -52,6 +88,11 @@ std::unique_ptr<Backend> make_cuda(int index, bool record_graphs) {
 constexpr std::string_view kNoCuda =
     "this build has no CUDA support (configure with --preset cuda, or -DFUT_CUDA=ON)";
 
+void survey_cuda(const nvml::Report& report, GpuSurvey& survey) {
+  survey.driver_cuda = cuda_version_text(report.cuda_version);
+  survey.fault = kNoCuda;
+}
+
 std::vector<DeviceReport> cuda_reports() {
   return {{"cuda", false, std::string(kNoCuda)}};
 }
@@ -85,6 +126,33 @@ std::vector<DeviceReport> list_devices() {
   std::vector<DeviceReport> reports = {{cpu::describe_machine(), true, ""}};
   for (DeviceReport& report : cuda_reports()) reports.push_back(std::move(report));
   return reports;
+}
+
+GpuSurvey survey_gpus() {
+  const nvml::Report report = nvml::look();
+  GpuSurvey survey;
+  survey.driver_version = report.driver_version;
+  survey.management_fault = report.fault;
+  survey_cuda(report, survey);
+  // Those that the runtime does not show.
+  for (const nvml::Device& device : report.devices) {
+    if (std::ranges::any_of(survey.devices,
+                            [&](const GpuState& known) { return known.uuid == device.uuid; })) {
+      continue;
+    }
+    GpuState state;
+    state.index = -1;
+    state.name = device.name;
+    state.uuid = device.uuid;
+    state.capability = device.capability_major == 0
+                           ? std::string()
+                           : fmt::format("{}.{}", device.capability_major, device.capability_minor);
+    state.fault =
+        survey.fault.empty() ? "hidden from CUDA programs (CUDA_VISIBLE_DEVICES)" : survey.fault;
+    add_state(device, state);
+    survey.devices.push_back(std::move(state));
+  }
+  return survey;
 }
 
 std::unique_ptr<Backend> make_backend(const DeviceRequest& request, std::string& notice) {

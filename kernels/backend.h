@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/nvml.h"
 #include "kernels/ops.h"
 #include "kernels/step_advance.h"
 
@@ -129,6 +130,26 @@ struct DeviceReport {
   std::string reason;  // why not, when not usable
 };
 [[nodiscard]] std::vector<DeviceReport> list_devices();
+
+// Everything about GPUs that decides whether one can be used, for whoever has to find out why not.
+struct GpuState {
+  int index = 0;  // as in cuda:N; -1: the CUDA runtime does not show it
+  std::string name, uuid, pci_bus_id;
+  std::string capability;                // "9.0"; empty: not known
+  std::string fault;                     // why the kernels cannot run on it
+  MemoryState memory;                    // zeros: not known
+  std::vector<nvml::Process> processes;  // others' on it
+};
+struct GpuSurvey {
+  std::string kernels_for;  // the compute capability of this build's kernels; empty: it has none
+  std::string runtime_version;   // of the CUDA runtime in this build, "13.0"
+  std::string driver_version;    // "580.159.04"; empty: not known
+  std::string driver_cuda;       // the newest CUDA that the driver runs, "13.0"; empty: no driver
+  std::string management_fault;  // why less is known, see nvml.h
+  std::string fault;             // why the runtime shows no device; empty: it shows some
+  std::vector<GpuState> devices;
+};
+[[nodiscard]] GpuSurvey survey_gpus();
 
 // Makes the backend that `request` names. Auto takes the CPU where no GPU can run this build's
 // kernels and puts the reason into `notice`. Throws Device, naming what is missing, where Cuda was

@@ -56,6 +56,14 @@ std::string reason_of(cudaError_t error) {
 
 }  // namespace
 
+Versions runtime_versions() {
+  Versions versions;
+  if (cudaRuntimeGetVersion(&versions.runtime) != cudaSuccess) versions.runtime = 0;
+  if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) versions.driver = 0;
+  static_cast<void>(cudaGetLastError());  // must not surface at the next check
+  return versions;
+}
+
 Discovery discover_devices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

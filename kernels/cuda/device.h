@@ -27,6 +27,14 @@ struct Discovery {
   std::string reason;  // why there are none; empty where there are some
 };
 
+// 1000 * major + 10 * minor: of the runtime in this build, and the newest that the driver runs (0: no
+// driver).
+struct Versions {
+  int runtime = 0;
+  int driver = 0;
+};
+[[nodiscard]] Versions runtime_versions();
+
 // Never throws for a missing driver or device.
 [[nodiscard]] Discovery discover_devices();
 

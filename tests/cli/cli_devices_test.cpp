@@ -60,6 +60,14 @@ TEST_F(Devices, EverythingElseWorksWithoutOne) {
   EXPECT_EQ(fut({"tokenize", "-m", model, "-p", "x"}, hidden).exit_code, 0);
   const TempFolder folder;
   EXPECT_EQ(fut({"quantize", "-m", model, "-o", (folder / "q").string()}, hidden).exit_code, 0);
+  EXPECT_EQ(fut({"plan", "-m", model, "--precision", "f32"}, hidden).exit_code, 0);
+  EXPECT_EQ(fut({"plan", "-m", "llama-3.1-70b", "--gpu", "h200"},
+                with_variables({{"CUDA_VISIBLE_DEVICES", ""},
+                                {"FUT_DEVICE", std::nullopt},
+                                {"FUT_PRECISION", std::nullopt}}))
+                .exit_code,
+            0);
+  EXPECT_EQ(fut({"doctor", "--quick"}, hidden).exit_code, 0);
   const ProcessResult list = fut({"--list-devices"}, hidden);
   EXPECT_EQ(list.exit_code, 0);
   expect_mentions(list.out, {"cpu"});

@@ -36,8 +36,8 @@ std::string next_without_device(const GpuSurvey& survey) {
     return "build with GPU kernels: cmake --preset cuda && cmake --build --preset cuda; or use "
            "--device cpu";
   }
-  if (survey.management_fault.find("updated") != std::string::npos) return "restart the machine";
-  if (survey.management_fault.find("not loaded") != std::string::npos) {
+  if (survey.management_fault == nvml::Fault::DriverUpdated) return "restart the machine";
+  if (survey.management_fault == nvml::Fault::DriverNotLoaded) {
     return "sudo modprobe nvidia, or restart the machine";
   }
   if (!survey.driver_cuda.empty() &&
@@ -62,20 +62,20 @@ void describe_driver(const GpuSurvey& survey, DoctorFindings& findings) {
   findings.document["cuda_runtime"] = known(survey.runtime_version);
   findings.document["driver"] = {{"version", known(survey.driver_version)},
                                  {"cuda", known(survey.driver_cuda)},
-                                 {"fault", known(survey.management_fault)}};
+                                 {"fault", known(survey.management_reason)}};
   findings.line("kernels", survey.kernels_for.empty()
                                ? "for the CPU alone"
                                : fmt::format("for compute capability {}, with CUDA runtime {}",
                                              survey.kernels_for, survey.runtime_version));
   if (survey.driver_version.empty() && survey.driver_cuda.empty()) {
-    return findings.line("driver", survey.management_fault);
+    return findings.line("driver", survey.management_reason);
   }
   findings.line(
       "driver",
       fmt::format("{}, runs CUDA up to {}{}",
                   survey.driver_version.empty() ? "version unknown" : survey.driver_version,
                   survey.driver_cuda.empty() ? "?" : survey.driver_cuda,
-                  survey.management_fault.empty() ? "" : "; " + survey.management_fault));
+                  survey.management_reason.empty() ? "" : "; " + survey.management_reason));
 }
 
 void describe_gpu(const GpuState& gpu, DoctorFindings& findings) {

@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include "apps/logging.h"
 #include "apps/reporter.h"
@@ -93,7 +94,10 @@ void ReplyFile::lock() {
 
 void ReplyFile::look_at(std::string_view content, Existing existing,
                         const std::vector<std::string>& keys) {
-  if (existing == Existing::Overwrite) return cut(0);
+  if (existing == Existing::Overwrite) {
+    is_stale_ = true;
+    return;
+  }
   for (std::size_t end = content.find('\n', bytes_); end != content.npos;
        end = content.find('\n', bytes_)) {
     const ReplyLine line = parse_line(content.substr(bytes_, end - bytes_));
@@ -132,6 +136,7 @@ void ReplyFile::cut(std::uint64_t bytes) {
 }
 
 void ReplyFile::write(std::string_view line) {
+  if (std::exchange(is_stale_, false)) cut(0);
   std::string_view rest = line;
   while (!rest.empty()) {
     const ssize_t written = is_regular_

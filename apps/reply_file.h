@@ -13,7 +13,8 @@ class ReplyFile {
  public:
   enum class Existing { Refuse, Resume, Overwrite };
 
-  // Opens the file and locks it for as long as it is open. `keys` has the key of each row, see
+  // Opens the file and locks it for as long as it is open; what Overwrite does away with stays until the
+  // first line is written. `keys` has the key of each row, see
   // row_key. With Resume the lines that are there have to be the replies to the first rows; a line
   // that was cut off is removed. Throws Usage for a file that holds something and may not be touched
   // (how many replies), Data where its lines belong to other prompts or settings, Runtime where it
@@ -43,6 +44,7 @@ class ReplyFile {
   std::string path_;
   int descriptor_ = -1;
   bool is_regular_ = false;
+  bool is_stale_ = false;  // holds what is to be overwritten
   std::uint64_t bytes_ = 0;
   std::size_t num_kept_ = 0;
   int first_error_code_ = 0;

@@ -133,6 +133,7 @@ GpuSurvey survey_gpus() {
   GpuSurvey survey;
   survey.driver_version = report.driver_version;
   survey.management_fault = report.fault;
+  survey.management_reason = report.reason;
   survey_cuda(report, survey);
   // Those that the runtime does not show.
   for (const nvml::Device& device : report.devices) {

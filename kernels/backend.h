@@ -142,11 +142,12 @@ struct GpuState {
 };
 struct GpuSurvey {
   std::string kernels_for;  // the compute capability of this build's kernels; empty: it has none
-  std::string runtime_version;   // of the CUDA runtime in this build, "13.0"
-  std::string driver_version;    // "580.159.04"; empty: not known
-  std::string driver_cuda;       // the newest CUDA that the driver runs, "13.0"; empty: no driver
-  std::string management_fault;  // why less is known, see nvml.h
-  std::string fault;             // why the runtime shows no device; empty: it shows some
+  std::string runtime_version;  // of the CUDA runtime in this build, "13.0"
+  std::string driver_version;   // "580.159.04"; empty: not known
+  std::string driver_cuda;      // the newest CUDA that the driver runs, "13.0"; empty: no driver
+  nvml::Fault management_fault = nvml::Fault::None;  // why less is known
+  std::string management_reason;                     // the same in words
+  std::string fault;  // why the runtime shows no device; empty: it shows some
   std::vector<GpuState> devices;
 };
 [[nodiscard]] GpuSurvey survey_gpus();

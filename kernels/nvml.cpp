@@ -34,30 +34,34 @@ class Library {
   Library() {
     handle_.reset(::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL));
     if (!handle_) {
-      fault_ = fmt::format(
+      reason_ = fmt::format(
           "{} is not there: no NVIDIA driver is installed, or a container hides it", kLibrary);
+      fault_ = Fault::NoLibrary;
       return;
     }
     const auto initialise = function<int()>("nvmlInit_v2");
     const int result = initialise == nullptr ? -1 : initialise();
     if (result == kSuccess) {
-      initialised_ = true;
+      fault_ = Fault::None;
     } else if (result == kDriverNotLoaded) {
-      fault_ = "the NVIDIA driver is installed and not loaded";
+      reason_ = "the NVIDIA driver is installed and not loaded";
+      fault_ = Fault::DriverNotLoaded;
     } else if (result == kVersionMismatch) {
-      fault_ = "the NVIDIA driver was updated while the old one is still loaded";
+      reason_ = "the NVIDIA driver was updated while the old one is still loaded";
+      fault_ = Fault::DriverUpdated;
     } else {
-      fault_ = fmt::format("the management library does not start (code {})", result);
+      reason_ = fmt::format("the management library does not start (code {})", result);
     }
   }
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   ~Library() {
-    if (!initialised_) return;
+    if (fault_ != Fault::None) return;
     if (const auto shut_down = function<int()>("nvmlShutdown")) static_cast<void>(shut_down());
   }
 
-  [[nodiscard]] const std::string& fault() const { return fault_; }
+  [[nodiscard]] Fault fault() const { return fault_; }
+  [[nodiscard]] const std::string& reason() const { return reason_; }
 
   // Whether the library has the function and it succeeds.
   template <class... Args>
@@ -83,8 +87,8 @@ class Library {
     void operator()(void* handle) const noexcept { ::dlclose(handle); }
   };
   std::unique_ptr<void, Close> handle_;
-  bool initialised_ = false;
-  std::string fault_;
+  Fault fault_ = Fault::Other;
+  std::string reason_;
 };
 
 std::vector<Process> processes_of(const Library& library, Handle device) {
@@ -125,7 +129,8 @@ Report look() {
   const Library library;
   Report report;
   report.fault = library.fault();
-  if (!report.fault.empty()) return report;
+  report.reason = library.reason();
+  if (report.fault != Fault::None) return report;
   report.driver_version = library.text("nvmlSystemGetDriverVersion");
   static_cast<void>(library.call("nvmlSystemGetCudaDriverVersion_v2", &report.cuda_version));
   unsigned int count = 0;

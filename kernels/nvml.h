@@ -23,8 +23,12 @@ struct Device {
   std::vector<Process> processes;  // that compute on it, this one apart
 };
 
+// Why nothing is known.
+enum class Fault { None, NoLibrary, DriverNotLoaded, DriverUpdated, Other };
+
 struct Report {
-  std::string fault;           // why nothing is known; empty: it is
+  Fault fault = Fault::None;
+  std::string reason;          // the fault in words
   std::string driver_version;  // "580.159.04"
   int cuda_version = 0;  // the newest that the driver runs, 1000 * major + 10 * minor; 0: not told
   std::vector<Device> devices;

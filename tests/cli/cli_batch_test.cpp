@@ -326,6 +326,14 @@ TEST_F(BatchRun, AFileThatHoldsSomethingIsNotTouchedUnasked) {
   EXPECT_EQ(written().size(), 3U);
   EXPECT_EQ(batch(input, {"--output-file", replies(), "--overwrite"}).exit_code, 3);
   EXPECT_EQ(written().size(), 3U);
+  // What is to be overwritten stays until there is something better.
+  const std::string second = read_file(replies());
+  std::filesystem::copy(model, folder_ / "empty");
+  std::filesystem::remove(folder_ / "empty" / "model.safetensors");
+  expect_failure(
+      fut({"run", "-m", path("empty"), "-i", input, "--output-file", replies(), "--overwrite"}), 3,
+      {"empty"});
+  EXPECT_EQ(read_file(replies()), second);
   write_file(replies(), "a letter to my mother\n");
   expect_failure(batch(input, {"--output-file", replies(), "--resume"}), 3, {"line 1", "no reply"});
   EXPECT_EQ(read_file(replies()), "a letter to my mother\n");

@@ -5,6 +5,7 @@
 #include "apps/bench_serve.h"
 #include "apps/commands.h"
 #include "apps/logging.h"
+#include "apps/model_lookup.h"
 #include "apps/model_session.h"
 #include "apps/sampling_settings.h"
 #include "apps/signals.h"
@@ -30,7 +31,8 @@ struct Subject {
 Subject open_dummy(const BenchOptions& options) {
   Subject s;
   s.name = "random weights, " + options.dummy;
-  s.config = load_model_config_file(options.dummy);
+  const std::filesystem::path preset = find_preset(options.dummy);
+  s.config = load_model_config_file(preset.empty() ? std::filesystem::path(options.dummy) : preset);
   std::string notice;
   s.backend = make_backend(options.model.device, notice);
   if (!notice.empty()) log_warning("{}", notice);

@@ -26,7 +26,9 @@ Flags measure_flags(BenchOptions& o) {
   return {{{"--dummy"},
            "CONFIG.json",
            kBenchSection,
-           "Random weights of the shape that this config.json describes, instead of a model",
+           "Random weights of the shape that this config.json describes (or llama-3.1-8b, "
+           "llama-3.1-70b), "
+           "instead of a model",
            set_text(o.dummy, "file name")},
           {{"-b", "--batch"},
            "N",

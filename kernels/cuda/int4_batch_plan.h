@@ -12,8 +12,6 @@
 
 namespace fut::cuda {
 
-// From this number of tokens on the main loop of batches is the faster one.
-inline constexpr int kBatchTokens = 5;
 // Warpgroups of a block that multiply; one more feeds them. Five leave fewer registers to each.
 inline constexpr int kManyBatchWarpgroups = 5;
 inline constexpr int kFewBatchWarpgroups = 4;

@@ -112,29 +112,22 @@ void int4_gate_up_swiglu(const GateUpSwigluArgs& a, const Int4Matrix& w, LaunchC
       context.scratch(ScratchUse::SwigluProgress, sizeof(SwigluProgress)));
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
-    const auto epilogue = [&](std::int64_t begin, int tokens) {
-      return SwigluEpilogue{a.out.row<std::uint16_t>(begin),
-                            a.out.row_stride,
-                            a.out_exponents + begin,
-                            numbers,
-                            progress,
-                            static_cast<int>(a.out.cols),
-                            tokens};
-    };
-    if (count >= kBatchTokens) {
+    const SwigluEpilogue epilogue{a.out.row<std::uint16_t>(first),
+                                  a.out.row_stride,
+                                  a.out_exponents + first,
+                                  numbers,
+                                  progress,
+                                  static_cast<int>(a.out.cols),
+                                  count};
+    if (auto plan = plan_int4_gemm(w.tile, count, false, context.machine())) {
+      plan->args.packed = w.packed;
+      const NormedOperand operand{a.x.row<float>(first), a.x.row_stride, a.eps};
+      launch_int4_gemm("gate_up_swiglu", w.tile.group, *plan, operand, epilogue, context.handle());
+    } else {
       const Int4BatchTokens tokens = prepare_int4_tokens(
           "gate_up_swiglu", a.x.row<float>(first), a.x.row_stride, count, a.eps, w.tile, context);
-      launch_int4_batch<kFewBatchWarpgroups>("gate_up_swiglu", w, count, tokens,
-                                             epilogue(first, count), context);
-      continue;
+      launch_int4_batch<kFewBatchWarpgroups>("gate_up_swiglu", w, count, tokens, epilogue, context);
     }
-    for_each_int4_plan(w.tile, first, count, {sizeof(float), false}, context.machine(),
-                       [&](Int4GemmPlan plan, std::int64_t begin) {
-                         plan.args.packed = w.packed;
-                         const NormedOperand operand{a.x.row<float>(begin), a.x.row_stride, a.eps};
-                         launch_int4_gemm("gate_up_swiglu", w.tile.group, plan, operand,
-                                          epilogue(begin, plan.args.num_tokens), context.handle());
-                       });
   }
 }
 

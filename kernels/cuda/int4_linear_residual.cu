@@ -70,19 +70,16 @@ void int4_linear_residual(const LinearResidualArgs& a, const Int4Matrix& w,
   check_int4_operand(a.x.data, a.x.row_stride, sizeof(std::uint16_t));
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
-    if (count >= kBatchTokens) {
+    const ResidualEpilogue epilogue = residual_epilogue(a, w, first);
+    if (auto plan = plan_int4_gemm(w.tile, count, true, context.machine())) {
+      plan->args.packed = w.packed;
+      const F16Operand operand{a.x.row<std::uint16_t>(first), a.x.row_stride};
+      launch_int4_gemm("linear_residual", w.tile.group, *plan, operand, epilogue, context.handle());
+    } else {
       launch_int4_batch<kManyBatchWarpgroups>(
           "linear_residual", w, count, {a.x.row<std::uint16_t>(first), a.x.row_stride, nullptr},
-          residual_epilogue(a, w, first), context);
-      continue;
+          epilogue, context);
     }
-    for_each_int4_plan(w.tile, first, count, {sizeof(std::uint16_t), true}, context.machine(),
-                       [&](Int4GemmPlan plan, std::int64_t begin) {
-                         plan.args.packed = w.packed;
-                         const F16Operand operand{a.x.row<std::uint16_t>(begin), a.x.row_stride};
-                         launch_int4_gemm("linear_residual", w.tile.group, plan, operand,
-                                          residual_epilogue(a, w, begin), context.handle());
-                       });
   }
 }
 

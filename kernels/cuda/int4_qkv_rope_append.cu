@@ -100,21 +100,16 @@ struct RopeEpilogue {
 template <class Out>
 void launch_tokens(const QkvRopeAppendArgs& a, const Int4Matrix& w, std::int64_t first, int count,
                    LaunchContext& context) {
-  if (count >= kBatchTokens) {
+  const RopeEpilogue<Out> epilogue{a, static_cast<int>(first)};
+  if (auto plan = plan_int4_gemm(w.tile, count, true, context.machine())) {
+    plan->args.packed = w.packed;
+    const NormedOperand operand{a.x.row<float>(first), a.x.row_stride, a.eps};
+    launch_int4_gemm("qkv_rope_append", w.tile.group, *plan, operand, epilogue, context.handle());
+  } else {
     const Int4BatchTokens tokens = prepare_int4_tokens(
         "qkv_rope_append", a.x.row<float>(first), a.x.row_stride, count, a.eps, w.tile, context);
-    launch_int4_batch<kFewBatchWarpgroups>("qkv_rope_append", w, count, tokens,
-                                           RopeEpilogue<Out>{a, static_cast<int>(first)}, context);
-    return;
+    launch_int4_batch<kFewBatchWarpgroups>("qkv_rope_append", w, count, tokens, epilogue, context);
   }
-  for_each_int4_plan(w.tile, first, count, {sizeof(float), true}, context.machine(),
-                     [&](Int4GemmPlan plan, std::int64_t begin) {
-                       plan.args.packed = w.packed;
-                       const NormedOperand operand{a.x.row<float>(begin), a.x.row_stride, a.eps};
-                       const RopeEpilogue<Out> epilogue{a, static_cast<int>(begin)};
-                       launch_int4_gemm("qkv_rope_append", w.tile.group, plan, operand, epilogue,
-                                        context.handle());
-                     });
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 
 namespace fut::cuda {
 
-// What a warp takes of a matrix: of strips first, first + step, ... below end some groups.
+// What a warp takes of a matrix: of each of some strips the same groups.
 struct Int4Share {
-  int first_strip = 0, end_strip = 0, step = 1;
+  int first_strip = 0, end_strip = 0;
   int first_group = 0, end_group = 0;
 };
 
@@ -27,16 +27,16 @@ class WeightRing {
         buffer_(buffer),
         groups_(share.end_group - share.first_group),
         groups_left_(groups_),
-        skip_((share.step * args.num_groups - groups_) * Config::kRecordBytes),
+        skip_((args.num_groups - groups_) * Config::kRecordBytes),
         next_(
             (static_cast<std::uint32_t>(share.first_strip) * args.num_groups + share.first_group) *
             Config::kRecordBytes) {
-    const int strips = max(0, (share.end_strip - share.first_strip + share.step - 1) / share.step);
+    const int strips = share.end_strip - share.first_strip;
     pieces_left_ = strips * ((groups_ + Config::kPieceGroups - 1) / Config::kPieceGroups);
     if (is_leader()) {
-      for (int s = 0; s < num_stages(); ++s) ptx::barrier_init(barriers_ + 8 * s, 1);
+      for (int s = 0; s < kFewTokenStages; ++s) ptx::barrier_init(barriers_ + 8 * s, 1);
       ptx::barrier_init_fence();
-      for (int s = 0; s < num_stages(); ++s) request(s);
+      for (int s = 0; s < kFewTokenStages; ++s) request(s);
     }
     __syncwarp();
   }
@@ -54,14 +54,13 @@ class WeightRing {
       ptx::fence_async_proxy();
       request(stage_);
     }
-    if (++stage_ == num_stages()) {
+    if (++stage_ == kFewTokenStages) {
       stage_ = 0;
       parity_ ^= 1;
     }
   }
 
  private:
-  __device__ int num_stages() const { return Config::kClusters ? args_.stages : kFewTokenStages; }
   __device__ static bool is_leader() { return threadIdx.x % 32 == 0; }
 
   // Asks for the next piece, where there is one.

@@ -10,6 +10,7 @@
 
 #if FUT_CUDA
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/int4_batch_plan.h"
 #include "tests/support/on_device.h"
 #endif
 
@@ -131,32 +132,53 @@ void expect_bits(const Problem& problem, const std::vector<float>& expected,
       << ", " << tokens << " tokens";
 }
 
+constexpr cuda::Int4GemmMachine kMachine{132, 66, 30, 15};
+
 TEST(Int4GemmPlan, FitsABlockWithoutOverlap) {
-  const cuda::Int4GemmMachine machine{132, 66, 30, 15};
   for (const Shape4& shape : kShapes) {
+    const layout::Int4Tile tile{shape.rows, shape.cols, shape.group};
+    EXPECT_TRUE(cuda::plan_int4_gemm(tile, 1, true, kMachine));
     for (int tokens = 1; tokens <= cuda::kMaxInt4Tokens; ++tokens) {
-      const auto plan =
-          cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, tokens, {2, true}, machine);
-      if (!plan) continue;  // in parts
+      const auto plan = cuda::plan_int4_gemm(tile, tokens, true, kMachine);
+      if (!plan) continue;  // for the main loop of batches
       const cuda::Int4GemmLayout& l = plan->args.layout;
+      EXPECT_LE(tokens, cuda::kFewTokens);
       EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
-      EXPECT_GE(8 * plan->config.tiles, tokens);
       EXPECT_TRUE(l.barriers < l.inputs && l.inputs < l.squares && l.squares < l.biases &&
                   l.biases < l.ring && l.ring < l.tokens && l.tokens < l.partial &&
-                  l.partial <= l.exchange && l.exchange <= l.bytes);
+                  l.partial < l.bytes);
       EXPECT_EQ(l.ring % 16, 0);
-      if (plan->config.tiles == 1) {
-        EXPECT_EQ(l.token_stride % 128, 16);
-      } else {
-        EXPECT_EQ(l.tokens % cuda::kInt4SwizzleBytes, 0);
-      }
-      const int segments = layout::kNumKSegments / plan->args.cluster;  // of a block
-      EXPECT_EQ(segments % plan->config.segments, 0);
-      EXPECT_EQ(plan->args.lanes * (segments / plan->config.segments), layout::kNumKSegments);
-      EXPECT_EQ(plan->num_blocks % plan->args.cluster, 0);
-      EXPECT_EQ(plan->args.cluster > 1, plan->config.clusters);
+      EXPECT_EQ(l.token_stride % 128, 16);
     }
-    EXPECT_TRUE(cuda::plan_int4_gemm({shape.rows, shape.cols, shape.group}, 8, {4, true}, machine));
+  }
+}
+
+TEST(Int4BatchPlan, FitsABlockWithoutOverlap) {
+  for (const Shape4& shape : kShapes) {
+    const layout::Int4Tile tile{shape.rows, shape.cols, shape.group};
+    for (int tokens = 1; tokens <= cuda::kMaxInt4Tokens; ++tokens) {
+      for (const bool fetches : {false, true}) {
+        const cuda::Int4BatchPlan plan =
+            cuda::plan_int4_batch(tile, tokens, fetches, cuda::kManyBatchWarpgroups, kMachine);
+        const cuda::Int4BatchArgs& a = plan.args;
+        const cuda::Int4BatchLayout& l = a.layout;
+        EXPECT_GE(8 * plan.tiles, tokens);
+        EXPECT_GE(a.stages, 2);
+        EXPECT_LE(a.stages, cuda::kMaxBatchStages);
+        EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
+        EXPECT_EQ(l.stage_bytes % cuda::kInt4SwizzleBytes, 0);
+        EXPECT_EQ(l.ring % cuda::kInt4SwizzleBytes, 0);
+        EXPECT_LE(l.ring + a.stages * l.stage_bytes, l.barriers);
+        EXPECT_TRUE(l.barriers < l.noticed && l.noticed < l.factors && l.factors < l.biases &&
+                    l.biases < l.parked && l.parked < l.inputs && l.inputs <= l.bytes);
+        EXPECT_EQ(l.biases % 16, 0);
+        EXPECT_EQ(l.parked % 16, 0);
+        EXPECT_EQ(plan.num_blocks % a.cluster, 0);
+        EXPECT_LE(plan.num_blocks, kMachine.num_multiprocessors);
+        // Blocks that share K take one run of rows each.
+        EXPECT_TRUE(a.cluster == 1 || plan.num_blocks == a.cluster * a.row_groups());
+      }
+    }
   }
 }
 

@@ -1,11 +1,10 @@
-// The emulator's turns, barriers and copies. Compiled without the thread sanitizer, which would see
+// The emulator's turns, and where warps, blocks and clusters meet. Compiled without the thread sanitizer, which would see
 // fibers share this bookkeeping; it is told of what orders them instead.
 #include "tests/emulator/cluster.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <sys/mman.h>
@@ -238,6 +237,14 @@ std::string Cluster::deadlock() const {
 }
 
 std::string Cluster::check_at_end() const {
+  for (const auto& t : threads_) {
+    const Thread& first = *threads_[static_cast<std::size_t>(
+        t->block->rank * launch_.threads + t->index / kWarpgroupThreads * kWarpgroupThreads)];
+    if (t->warpgroup_products != first.warpgroup_products) {
+      return name(*t) + ": its warpgroup multiplied more often, or less";
+    }
+    if (!t->asked.empty() || !t->groups.empty()) return name(*t) + ": a product is under way";
+  }
   for (const auto& block : blocks_) {
     const std::uint8_t* end = block->shared + launch_.shared_bytes;
     const auto clean = [](std::uint8_t byte) { return byte == kGuard; };
@@ -248,199 +255,49 @@ std::string Cluster::check_at_end() const {
                      clean)) {
       return "block " + std::to_string(block->index) + " wrote beside its shared memory";
     }
-    for (const auto& barrier : block->barriers) {
-      if (barrier->bytes != 0 || barrier->pending != barrier->arrivals) {
-        return "block " + std::to_string(block->index) + " leaves a barrier half complete";
-      }
+    const auto half_complete = [](const std::unique_ptr<Barrier>& b) {
+      return b != nullptr && (b->bytes != 0 || b->pending != b->arrivals);
+    };
+    if (std::any_of(block->barriers.begin(), block->barriers.end(), half_complete) ||
+        std::any_of(block->numbered.begin(), block->numbered.end(), half_complete)) {
+      return "block " + std::to_string(block->index) + " leaves a barrier half complete";
     }
   }
   return {};
-}
-
-// ---- memory ----------------------------------------------------------------------------------------
-
-std::uint32_t Cluster::shared_address(const void* pointer) {
-  const auto offset = static_cast<const std::uint8_t*>(pointer) - self().block->shared;
-  if (offset < 0 || offset > launch_.shared_bytes) fail("not a place in shared memory");
-  return static_cast<std::uint32_t>(offset);
-}
-
-Block& Cluster::block_at(std::uint32_t address) {
-  const auto rank = static_cast<int>(address >> kRankShift) - 1;
-  return rank < 0 ? *self().block : *blocks_[static_cast<std::size_t>(rank)];
-}
-
-std::uint8_t* Cluster::memory(std::uint32_t address, int bytes, int alignment, bool own) {
-  const auto rank = static_cast<int>(address >> kRankShift) - 1;
-  const auto offset = static_cast<int>(address & ((1U << kRankShift) - 1));
-  if (rank >= 0 && own) fail("another block's address in an instruction of the own block");
-  if (offset + bytes > launch_.shared_bytes) {
-    fail("offset " + std::to_string(offset) + " of shared memory of " +
-         std::to_string(launch_.shared_bytes) + " bytes");
-  }
-  if (offset % alignment != 0) fail("offset " + std::to_string(offset) + " is not aligned");
-  Block& block = block_at(address);
-  if (!block.started || block.running == 0) {
-    fail("block " + std::to_string(block.index) + " is written to but does not run");
-  }
-  return block.shared + offset;
-}
-
-std::uint32_t Cluster::address_in_block(std::uint32_t address, std::uint32_t rank) {
-  if (address >> kRankShift != 0) fail("the address is another block's already");
-  if (rank >= blocks_.size()) fail("no block " + std::to_string(rank) + " in the cluster");
-  return address | (rank + 1) << kRankShift;
-}
-
-// ---- copies ----------------------------------------------------------------------------------------
-
-void Cluster::barrier_init(std::uint32_t address, std::uint32_t arrivals) {
-  Block& block = *self().block;
-  auto barrier = std::make_unique<Barrier>();
-  barrier->waiting.reserve(kWarpLanes);
-  barrier->arrivals = barrier->pending = arrivals;
-  // The barrier's 8 bytes hold its number: who writes over them is found out.
-  const std::array<std::uint32_t, 2> words = {kBarrierMark,
-                                              static_cast<std::uint32_t>(block.barriers.size())};
-  std::memcpy(memory(address, 8, 8, true), words.data(), 8);
-  block.barriers.push_back(std::move(barrier));
-}
-
-Barrier& Cluster::barrier(std::uint32_t address, bool own) {
-  std::array<std::uint32_t, 2> words{};
-  std::memcpy(words.data(), memory(address, 8, 8, own), 8);
-  const Block& block = block_at(address);
-  if (words[0] != kBarrierMark || words[1] >= block.barriers.size()) {
-    fail("no barrier at offset " + std::to_string(address));
-  }
-  return *block.barriers[words[1]];
-}
-
-void Cluster::barrier_expect(std::uint32_t address, std::uint32_t bytes, bool own) {
-  Barrier& b = barrier(address, own);
-  if (b.pending == 0) fail("one arrival too many at a barrier");
-  sanitizer_release(b.orders[b.parity]);
-  b.bytes += bytes;
-  --b.pending;
-  complete_if_done(b);
-}
-
-void Cluster::complete_if_done(Barrier& b) {
-  if (b.pending != 0 || b.bytes != 0) return;
-  b.pending = b.arrivals;
-  b.parity ^= 1;
-  for (Thread* thread : b.waiting) make_ready(*thread);
-  b.waiting.clear();
-}
-
-void Cluster::barrier_wait(std::uint32_t address, std::uint32_t parity) {
-  Barrier& b = barrier(address);
-  // Whoever is woken up a phase late goes on waiting, as the instruction would.
-  while (b.parity == parity) {
-    b.waiting.push_back(running_);
-    suspend(Waits::Copy);
-  }
-  sanitizer_acquire(b.orders[parity]);
-}
-
-void Cluster::check_readable(const void* source, std::int64_t bytes) {
-  const auto* begin = static_cast<const std::uint8_t*>(source);
-  if (reinterpret_cast<std::uintptr_t>(source) % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {
-    fail("a bulk copy that is not of multiples of 16");
-  }
-  if (begin < launch_.readable || begin + bytes > launch_.readable + launch_.readable_bytes) {
-    fail("a bulk copy from beside the matrix");
-  }
-}
-
-void Cluster::bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
-                        std::uint32_t address) {
-  check_readable(source, bytes);
-  const BulkCopy copy{&barrier(address), memory(destination, static_cast<int>(bytes), 16, true),
-                      static_cast<const std::uint8_t*>(source), bytes, nullptr};
-  if (copy.barrier->bytes < bytes) fail("a bulk copy that its barrier does not expect");
-  ask_for(copy);
-}
-
-void Cluster::bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
-                           std::uint32_t address) {
-  check_readable(source, bytes);
-  if (&block_at(destination) != &block_at(address)) fail("sent to one block, told to another");
-  std::uint8_t* place = memory(destination, static_cast<int>(bytes), 16, false);
-  std::memset(place, kGuard, bytes);
-  ask_for(
-      {&barrier(address, false), place, static_cast<const std::uint8_t*>(source), bytes, nullptr});
-}
-
-// Whoever still reads the place, or already, gets NaN. Nobody has to expect it yet.
-void Cluster::copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                            std::uint32_t address) {
-  if (bytes % 16 != 0 || bytes == 0) fail("a bulk copy that is not of multiples of 16");
-  if (&block_at(destination) != &block_at(address)) fail("sent to one block, told to another");
-  std::uint8_t* place = memory(destination, static_cast<int>(bytes), 16, false);
-  std::memset(place, kGuard, bytes);
-  ask_for({&barrier(address, false), place, memory(source, static_cast<int>(bytes), 16, true),
-           bytes, running_});
-}
-
-// The copies arrive here and now, which is one of the times when they may.
-void Cluster::wait_until_sent() {
-  for (std::size_t i = copies_.size(); i-- > 0;) {
-    if (copies_[i].sender == running_) deliver(i);
-  }
-}
-
-void Cluster::ask_for(const BulkCopy& copy) {
-  for (const BulkCopy& other : copies_) {
-    if (copy.destination < other.destination + other.bytes &&
-        other.destination < copy.destination + copy.bytes) {
-      fail("two copies to one place are under way");
-    }
-  }
-  sanitizer_release(copy.barrier->requests);
-  copies_.push_back(copy);
-}
-
-// One of the copies under way arrives.
-void Cluster::deliver(std::size_t i) {
-  const BulkCopy copy = copies_[i];
-  copies_[i] = copies_.back();
-  copies_.pop_back();
-  void* fiber = sanitizer_current_fiber();
-  sanitizer_switch(copy_engine_);
-  sanitizer_acquire(copy.barrier->requests);
-  std::memcpy(copy.destination, copy.source, copy.bytes);
-  sanitizer_release(copy.barrier->orders[copy.barrier->parity]);
-  sanitizer_switch(fiber);
-  copy.barrier->bytes -= copy.bytes;
-  complete_if_done(*copy.barrier);
 }
 
 // ---- warps, blocks and clusters --------------------------------------------------------------------
 
 namespace {
 
-void multiply_tile(std::array<Operands, kWarpLanes>& operands) {
+using Lanes = std::array<Operands, kWarpLanes>;
+
+float half_of(std::uint32_t word, int i) {
   static const auto kFloats = [] {
     auto floats = std::make_unique<std::array<float, 65536>>();
-    for (std::uint32_t i = 0; i < 65536; ++i) {
-      (*floats)[i] = f16_to_f32(static_cast<std::uint16_t>(i));
+    for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+      (*floats)[bits] = f16_to_f32(static_cast<std::uint16_t>(bits));
     }
     return floats;
   }();
-  const auto half = [&](std::uint32_t word, int i) { return (*kFloats)[word >> 16 * i & 0xFFFFU]; };
+  return (*kFloats)[word >> 16 * i & 0xFFFFU];
+}
+
+// The fragments of mma.m16n8k16: register i / 2, half i % 2 of a lane 4 g + t.
+void multiply_step(const Lanes& lanes, int step, int tile) {
   std::array<std::array<float, 16>, 16> a;  // [row][k]
   std::array<std::array<float, 8>, 16> b;   // [k][column]
   std::array<std::array<float, 8>, 16> c;   // [row][column]
   for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
     const std::size_t g = lane / 4;
     const std::size_t t = lane % 4;
-    for (std::size_t i = 0; i < 8; ++i) {  // register i / 2, half i % 2
-      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = half(operands[lane].a[i / 2], i % 2);
+    const Product& p = lanes[lane].product;
+    for (std::size_t i = 0; i < 8; ++i) {
+      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = half_of(p.a[step][i / 2], i % 2);
     }
     for (std::size_t i = 0; i < 4; ++i) {
-      b[2 * t + i % 2 + i / 2 * 8][g] = half(operands[lane].b[i / 2], i % 2);
-      c[g + i / 2 * 8][2 * t + i % 2] = operands[lane].value[i];
+      b[2 * t + i % 2 + i / 2 * 8][g] = half_of(p.b[step * p.tiles + tile][i / 2], i % 2);
+      c[g + i / 2 * 8][2 * t + i % 2] = p.c[tile][i];
     }
   }
   for (std::size_t row = 0; row < 16; ++row) {
@@ -450,24 +307,24 @@ void multiply_tile(std::array<Operands, kWarpLanes>& operands) {
   }
   for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
     for (std::size_t i = 0; i < 4; ++i) {
-      operands[lane].value[i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+      lanes[lane].product.c[tile][i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     }
   }
 }
 
 }  // namespace
 
-void Cluster::combine(Warp& warp) {
-  if (warp.collective == Collective::Multiply) multiply_tile(warp.operands);
-  if (warp.collective != Collective::Shuffle) return;
-  std::array<float, kWarpLanes> values{};
-  const int distance = warp.operands[0].distance;
-  for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
-    values[lane] = *warp.operands[lane].value;
-    if (warp.operands[lane].distance != distance) fail("lanes shuffle by different distances");
+void Cluster::combine(const Warp& warp) {
+  if (warp.collective == Collective::Exchange) {
+    for (const Operands& own : warp.operands) {
+      *own.result = warp.operands[static_cast<std::size_t>(own.from)].word;
+    }
   }
-  for (std::size_t lane = 0; lane < kWarpLanes; ++lane) {
-    *warp.operands[lane].value = values[lane ^ static_cast<std::size_t>(distance)];
+  if (warp.collective == Collective::Multiply) {
+    const Product& p = warp.operands[0].product;
+    for (int step = 0; step < p.steps; ++step) {
+      for (int tile = 0; tile < p.tiles; ++tile) multiply_step(warp.operands, step, tile);
+    }
   }
 }
 
@@ -476,7 +333,7 @@ void Cluster::meet(Collective kind, const Operands& operands) {
   Warp& warp = *t.warp;
   if (warp.arrived == 0) warp.collective = kind;
   if (warp.collective != kind) fail("lanes of a warp meet at different instructions");
-  // A shuffle or a product orders no memory.
+  // An exchange or a product orders no memory.
   SanitizerOrder& order = warp.orders[static_cast<std::size_t>(warp.generation % 2)];
   if (kind == Collective::Sync) sanitizer_release(order);
   warp.operands[static_cast<std::size_t>(t.lane)] = operands;
@@ -516,6 +373,27 @@ int Cluster::sync_block(int value, bool asks) {
   }
   sanitizer_acquire(order);
   return t.any;
+}
+
+void Cluster::meet_at(int id, int threads, bool waits) {
+  std::unique_ptr<Barrier>& numbered = self().block->numbered.at(static_cast<std::size_t>(id));
+  if (numbered == nullptr) {
+    numbered = std::make_unique<Barrier>();
+    numbered->waiting.reserve(static_cast<std::size_t>(threads));
+    numbered->arrivals = numbered->pending = static_cast<std::uint32_t>(threads);
+  }
+  Barrier& b = *numbered;
+  if (b.arrivals != static_cast<std::uint32_t>(threads)) fail("a barrier of other threads before");
+  const std::uint32_t phase = b.phase;
+  sanitizer_release(b.order(phase));
+  --b.pending;
+  complete_if_done(b);
+  if (!waits) return;
+  while (b.phase == phase) {
+    b.waiting.push_back(running_);
+    suspend(Waits::Block);
+  }
+  sanitizer_acquire(b.order(phase));
 }
 
 void Cluster::cluster_arrive() {

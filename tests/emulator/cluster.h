@@ -11,6 +11,7 @@
 // there a missing one is reported in whatever order things happened.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -35,6 +36,17 @@ struct Launch {
 [[nodiscard]] std::string run(const Launch& launch,
                               const std::function<void(std::uint8_t* shared)>& kernel);
 
+// A tensor that copies read in boxes, dimensions from the innermost on. What a box has outside of it is zero.
+struct Tensor {
+  const void* data = nullptr;
+  int element_bytes = 2;
+  std::array<std::int64_t, 3> sizes = {1, 1, 1};
+  std::array<std::int64_t, 2> strides = {};  // in bytes, of the outer dimensions
+  std::array<int, 3> box = {1, 1, 1};
+  bool swizzled = true;      // rows of 128 bytes, their pieces of 16 exchanged as wgmma wants it
+  bool is_constant = false;  // may be read before the kernel's turn
+};
+
 // ---- for the headers that stand in for instructions, called by emulated threads --------------------
 
 // Ends the launch with this message; does not return.
@@ -50,6 +62,8 @@ struct Launch {
 
 void barrier_init(std::uint32_t barrier, std::uint32_t arrivals);
 void barrier_expect(std::uint32_t barrier, std::uint32_t bytes);
+// A thread waits for phase after phase; in front of the first one there is one that is over. Parity tells no
+// more than two of them apart.
 void barrier_wait(std::uint32_t barrier, std::uint32_t parity);
 // At any block's barrier.
 void barrier_arrive(std::uint32_t barrier);
@@ -59,6 +73,9 @@ void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t byte
 // The same to any block's memory and a barrier of that block, which need not expect it yet.
 void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
                   std::uint32_t barrier);
+// The box of a tensor that begins at `at`, to the own block's memory, which is poisoned.
+void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
+              std::uint32_t barrier);
 // From the own block's memory to any block's; arrives on a barrier of that block. And until this thread's
 // copies of this kind have read their sources.
 void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
@@ -69,11 +86,28 @@ void copy_4_bytes(std::uint32_t destination, const void* source);
 void land_copies(void (*land)(std::uint8_t* destination, const void* source));
 
 void sync_warp();
-[[nodiscard]] float shuffle_xor(float value, int distance);
-// c += a b as mma.m16n8k16 has its fragments; columns of a ascending, one after the other.
-void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+// The 32 bits that lane `from` of the warp gives.
+[[nodiscard]] std::uint32_t exchange(std::uint32_t value, int from);
+// c[tile] += a[step] b[step][tile] as mma.m16n8k16 has its fragments, FP16 operands; columns of a ascending,
+// one after the other.
+struct Product {
+  float (*c)[4];
+  const std::uint32_t (*a)[4];
+  const std::uint32_t (*b)[2];
+  int tiles, steps;
+};
+void multiply(const Product& product);
 // Of the block; whether any thread's `value` is not 0.
 int sync_block(int value, bool asks);
+// Barrier `id` of `threads` of the block's threads; without `waits` this one goes on at once.
+void meet_at(int id, int threads, bool waits);
+// All four warps of a warpgroup have to call it equally often.
+void begin_warpgroup_products();
+// A product of this thread's that is under way from now on; those asked for make a group; until at most
+// `pending` groups are under way. A product is done as late as may be, by whole warps.
+void ask_for_product(std::function<void()> product);
+void end_group();
+void wait_for_groups(int pending);
 void cluster_arrive();
 void cluster_wait();
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <random>
@@ -21,9 +22,11 @@ constexpr std::size_t kStackBytes = 128 * 1024;  // touched only as far as they 
 constexpr int kRankShift = 24;                   // of an address; ranks count from 1, 0 is "own"
 constexpr int kGuardBytes = 4096;                // around a block's shared memory
 constexpr std::uint8_t kGuard = 0xFF;            // a NaN in every format
+constexpr int kWarpgroupThreads = 128;
+constexpr int kSwizzledBytes = 128;  // of a row
 constexpr std::uint32_t kBarrierMark = 0xBA221E20U;
 
-enum class Collective { None, Sync, Shuffle, Multiply };
+enum class Collective { None, Sync, Exchange, Multiply };
 enum class Waits { Nothing, Warp, Block, Cluster, Copy };
 
 struct Block;
@@ -44,15 +47,18 @@ struct Thread {
   bool has_turn = false, ended = false;
   int arrivals = 0, waits_done = 0;  // at the cluster's barrier
   int any = 0;                       // result of a barrier of the block
+  int warpgroup_products = 0;        // that it began
   std::vector<Copy4> copies;
+  std::vector<std::function<void()>> asked;  // products
+  std::deque<std::vector<std::function<void()>>> groups;
 };
 
-// What a lane brings to a shuffle or a product.
+// What a lane brings to an exchange or a product.
 struct Operands {
-  float* value = nullptr;
-  const std::uint32_t* a = nullptr;
-  std::uint32_t b[2] = {};
-  int distance = 0;
+  Product product = {};
+  int from = 0;
+  std::uint32_t word = 0;
+  std::uint32_t* result = nullptr;
 };
 
 struct Warp {
@@ -67,11 +73,17 @@ struct Warp {
 };
 
 struct Barrier {
-  std::uint32_t arrivals = 1, pending = 1, parity = 0;
+  std::uint32_t arrivals = 1, pending = 1;
+  std::uint32_t phase = 0;
   std::int64_t bytes = 0;  // expected and not there
   std::vector<Thread*> waiting;
+  std::vector<std::uint32_t> next;  // phase that a thread of the block waits for, by its index
   std::array<SanitizerOrder, 2> orders;
   SanitizerOrder requests;
+
+  [[nodiscard]] const SanitizerOrder& order(std::uint32_t of_phase) const {
+    return orders[of_phase % 2];
+  }
 };
 
 struct Block {
@@ -79,7 +91,8 @@ struct Block {
   std::vector<std::uint8_t> memory;  // guards and shared memory
   std::uint8_t* shared = nullptr;
   std::vector<std::unique_ptr<Barrier>> barriers;
-  int running = 0;  // threads that have not ended
+  std::array<std::unique_ptr<Barrier>, 16> numbered;  // those of some of the threads
+  int running = 0;                                    // threads that have not ended
   bool started = false;
   int arrived = 0, any = 0, generation = 0;
   bool asks = false;
@@ -87,11 +100,13 @@ struct Block {
 };
 
 struct BulkCopy {
-  Barrier* barrier;
-  std::uint8_t* destination;
-  const std::uint8_t* source;
-  std::uint32_t bytes;
-  Thread* sender = nullptr;  // of a copy from a block to a block
+  Barrier* barrier = nullptr;
+  std::uint8_t* destination = nullptr;
+  const std::uint8_t* source = nullptr;
+  std::uint32_t bytes = 0;
+  Thread* sender = nullptr;        // of a copy from a block to a block
+  const Tensor* tensor = nullptr;  // of a box, in place of a source
+  std::array<int, 3> at = {};
 };
 
 class Stacks;
@@ -123,9 +138,12 @@ class Cluster {
                  std::uint32_t barrier);
   void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
                     std::uint32_t barrier);
+  void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
+                std::uint32_t barrier);
   void check_readable(const void* source, std::int64_t bytes);
   void meet(Collective kind, const Operands& operands);
   int sync_block(int value, bool asks);
+  void meet_at(int id, int threads, bool waits);
   void cluster_arrive();
   void cluster_wait();
 
@@ -142,7 +160,7 @@ class Cluster {
   void deliver(std::size_t i);
   void deliver_any() { deliver(draw(static_cast<unsigned>(copies_.size()))); }
   void complete_if_done(Barrier& barrier);
-  void combine(Warp& warp);
+  void combine(const Warp& warp);
   [[nodiscard]] std::string deadlock() const;
   [[nodiscard]] std::string check_at_end() const;
   [[nodiscard]] std::string name(const Thread& t) const;

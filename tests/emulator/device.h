@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "tests/emulator/cluster.h"
 
@@ -41,6 +42,9 @@ inline float2 make_float2(float x, float y) {
 inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
+inline uint4 make_uint4(std::uint32_t x, std::uint32_t y, std::uint32_t z, std::uint32_t w) {
+  return {x, y, z, w};
+}
 inline uint2 make_uint2(std::uint32_t x, std::uint32_t y) {
   return {x, y};
 }
@@ -58,10 +62,65 @@ inline int max(int a, int b) {
 inline void __syncwarp() {
   emulator::sync_warp();
 }
-inline float __shfl_xor_sync(std::uint32_t lanes, float value, int distance) {
+// What lane `from` has, of 32 bits.
+template <class T>
+T shuffled(std::uint32_t lanes, T value, int from) {
   if (lanes != 0xFFFFFFFFU) emulator::fail("a shuffle of some lanes of a warp");
-  return emulator::shuffle_xor(value, distance);
+  return std::bit_cast<T>(emulator::exchange(std::bit_cast<std::uint32_t>(value), from));
 }
+template <class T>
+T __shfl_xor_sync(std::uint32_t lanes, T value, int distance) {
+  return shuffled(lanes, value, static_cast<int>(threadIdx.x) % 32 ^ distance);
+}
+template <class T>
+T __shfl_sync(std::uint32_t lanes, T value, int from) {
+  return shuffled(lanes, value, from);
+}
+template <class T>
+T __shfl_up_sync(std::uint32_t lanes, T value, int distance) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return shuffled(lanes, value, lane < distance ? lane : lane - distance);
+}
+inline std::uint32_t __ballot_sync(std::uint32_t lanes, bool value) {
+  std::uint32_t all = 0;
+  for (int from = 0; from < 32; ++from) {
+    all |= shuffled(lanes, std::uint32_t{value}, from) << from;
+  }
+  return all;
+}
+inline std::uint32_t __reduce_add_sync(std::uint32_t lanes, std::uint32_t value) {
+  std::uint32_t sum = 0;
+  for (int from = 0; from < 32; ++from) sum += shuffled(lanes, value, from);
+  return sum;
+}
+
+// One thread runs at a time.
+template <class T>
+T atomicAdd(T* place, std::type_identity_t<T> value) {
+  const T before = *place;
+  *place += value;
+  return before;
+}
+
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline int __ffs(int bits) {
+  return bits == 0 ? 0 : std::countr_zero(static_cast<std::uint32_t>(bits)) + 1;
+}
+inline int __clz(int bits) {
+  return std::countl_zero(static_cast<std::uint32_t>(bits));
+}
+inline std::uint32_t __byte_perm(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
+  const std::uint64_t bytes = low | static_cast<std::uint64_t>(high) << 32;
+  std::uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t from = selector >> 4 * i & 7U;
+    result |= static_cast<std::uint32_t>(bytes >> 8 * from & 0xFFU) << 8 * i;
+  }
+  return result;
+}
+
 inline void __syncthreads() {
   emulator::sync_block(0, false);
 }

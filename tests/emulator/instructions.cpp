@@ -1,5 +1,6 @@
 // What the headers that stand in for instructions call: the cluster that runs does it.
 #include <cstring>
+#include <utility>
 
 #include "tests/emulator/cluster.h"
 #include "tests/emulator/cluster_state.h"
@@ -41,6 +42,10 @@ void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t b
                   std::uint32_t barrier) {
   current->bulk_copy_to(destination, source, bytes, barrier);
 }
+void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
+              std::uint32_t barrier) {
+  current->copy_box(destination, tensor, at, barrier);
+}
 void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
                    std::uint32_t barrier) {
   current->copy_to_block(destination, source, bytes, barrier);
@@ -58,15 +63,40 @@ void land_copies(void (*land)(std::uint8_t* destination, const void* source)) {
 void sync_warp() {
   current->meet(Collective::Sync, {});
 }
-float shuffle_xor(float value, int distance) {
-  current->meet(Collective::Shuffle, {.value = &value, .distance = distance});
-  return value;
+std::uint32_t exchange(std::uint32_t value, int from) {
+  std::uint32_t result = 0;
+  current->meet(Collective::Exchange, {.from = from, .word = value, .result = &result});
+  return result;
 }
-void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  current->meet(Collective::Multiply, {.value = c, .a = a, .b = {b0, b1}});
+void multiply(const Product& product) {
+  current->meet(Collective::Multiply, {.product = product});
 }
 int sync_block(int value, bool asks) {
   return current->sync_block(value, asks);
+}
+void meet_at(int id, int threads, bool waits) {
+  current->meet_at(id, threads, waits);
+}
+void begin_warpgroup_products() {
+  ++current->self().warpgroup_products;
+}
+void ask_for_product(std::function<void()> product) {
+  current->self().asked.push_back(std::move(product));
+}
+void end_group() {
+  Thread& t = current->self();
+  t.groups.push_back(std::move(t.asked));
+  t.asked.clear();
+}
+void wait_for_groups(int pending) {
+  Thread& t = current->self();
+  if (!t.asked.empty()) fail("waits for products that make no group");
+  while (static_cast<int>(t.groups.size()) > pending) {
+    const auto group = std::move(t.groups.front());
+    t.groups.pop_front();
+    for (const auto& product : group) product();
+  }
+  sync_warp();
 }
 void cluster_arrive() {
   current->cluster_arrive();

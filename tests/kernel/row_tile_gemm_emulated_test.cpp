@@ -50,7 +50,6 @@ struct Target {
   }
 };
 
-// Boxes and operands lie behind each other, for copies may read there and nowhere else.
 class Problem {
  public:
   Problem(int num_rows, int num_cols, bool is_paired = false)
@@ -84,34 +83,24 @@ class Problem {
     return paired ? layout::RowOrder::gate_up(rows / 2) : layout::RowOrder::natural(rows);
   }
   [[nodiscard]] int num_strips() const { return (order().packed_rows() + 15) / 16; }
-  // Boxes of whole strips; paired: of eight rows, from every row on.
-  [[nodiscard]] int box_rows() const { return cuda::row_tile_box_rows(paired); }
-  [[nodiscard]] int row_step() const { return paired ? 1 : 16; }
-  [[nodiscard]] int boxes_down() const { return paired ? rows : num_strips(); }
-  [[nodiscard]] int boxes_across() const { return (cols + 127) / 128; }
-  [[nodiscard]] std::size_t box_bytes() const {
-    return static_cast<std::size_t>(boxes_down()) * boxes_across() * box_rows() * 128;
+  // Boxes of whole strips, or of their halves.
+  [[nodiscard]] CUtensorMap map() const {
+    return {.data = codes_.data(),
+            .element_bytes = 1,
+            .sizes = {cols, rows, 1},
+            .strides = {cols, 0},
+            .box = {128, cuda::row_tile_box_rows(paired), 1},
+            .is_constant = true};
   }
 
-  // Zeros outside of the matrix; tokens that are not asked for are NaN.
-  [[nodiscard]] std::vector<std::uint8_t> memory(int tokens, int tiles) const {
-    std::vector<std::uint8_t> bytes(box_bytes() +
-                                    static_cast<std::size_t>(num_chunks()) * tiles * 1024);
-    for (int i = 0; i < boxes_down() * box_rows(); ++i) {
-      const int place = i % box_rows();
-      const int row = i / box_rows() * row_step() + place;
-      for (int k = 0; k < cols && row < rows; ++k) {
-        const int box = i / box_rows() * boxes_across() + k / 128;
-        const int unit = (k % 128 / 16) ^ (place % 8);
-        bytes[static_cast<std::size_t>((box * box_rows() + place) * 128 + unit * 16 + k % 16)] =
-            static_cast<std::uint8_t>(code(row, k));
-      }
-    }
+  // As layout/row_tile.h has them; tokens that are not asked for are NaN.
+  [[nodiscard]] std::vector<std::uint8_t> operands(int tokens, int tiles) const {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(num_chunks()) * tiles * 1024);
     for (int token = 0; token < 8 * tiles; ++token) {
       for (int k = 0; k < 64 * num_chunks(); ++k) {
         std::uint16_t bits = 0x7FFF;
         if (token < tokens) bits = k < cols ? half(token, k) : std::uint16_t{0};
-        const std::size_t chunk = box_bytes() + static_cast<std::size_t>(k / 64) * tiles * 1024;
+        const std::size_t chunk = static_cast<std::size_t>(k / 64) * tiles * 1024;
         const int byte = layout::tile_operand(token, k % 64 / 4 * 4, k % 4 / 2) + k % 2 * 2;
         std::memcpy(bytes.data() + chunk + static_cast<std::size_t>(byte), &bits, 2);
       }
@@ -157,14 +146,8 @@ class Problem {
 // Empty, or what is wrong.
 template <int kTiles, bool kPaired>
 std::string run(const Problem& p, int tokens, int clusters, std::uint32_t seed) {
-  const std::vector<std::uint8_t> memory = p.memory(tokens, kTiles);
-  CUtensorMap map;
-  map.boxes = memory.data();
-  map.box_rows = p.box_rows();
-  map.row_step = p.row_step();
-  map.box_cols = 128;
-  map.boxes_across = p.boxes_across();
-  map.boxes_down = p.boxes_down();
+  const std::vector<std::uint8_t> operands = p.operands(tokens, kTiles);
+  const CUtensorMap map = p.map();
   cuda::RowTileGemmArgs args;
   args.order = p.order();
   args.num_strips = p.num_strips();
@@ -172,7 +155,7 @@ std::string run(const Problem& p, int tokens, int clusters, std::uint32_t seed) 
   args.num_tokens = tokens;
   args.row_scales = p.row_scales.data();
   args.factors = p.factors.data();
-  args.operands = memory.data() + p.box_bytes();
+  args.operands = operands.data();
   const std::int64_t stride = p.rows + kGap;
   constexpr float kUntouched = 12345.0F;
   std::vector<float> values(static_cast<std::size_t>(kMostTokens * stride), kUntouched);
@@ -182,8 +165,8 @@ std::string run(const Problem& p, int tokens, int clusters, std::uint32_t seed) 
                                 cuda::kRowTileCluster,
                                 cuda::kRowTileThreads,
                                 cuda::row_tile_shared_bytes(kTiles),
-                                memory.data(),
-                                static_cast<std::int64_t>(memory.size()),
+                                operands.data(),
+                                static_cast<std::int64_t>(operands.size()),
                                 seed};
   const std::string error = emulator::run(launch, [&](std::uint8_t* shared) {
     cuda::run_row_tile_gemm<Int8Codes, kTiles, kPaired>(map, args, target, shared);

@@ -15,6 +15,9 @@ inline void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
   emulator::barrier_init(barrier, arrivals);
 }
 inline void barrier_init_fence() {}
+inline void barrier_arrive(std::uint32_t barrier) {
+  emulator::barrier_expect(barrier, 0);
+}
 inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   emulator::barrier_expect(barrier, bytes);
 }
@@ -36,6 +39,17 @@ inline uint4 load_shared_16(std::uint32_t address) {
   uint4 v;
   std::memcpy(&v, emulator::own_memory(address, 16, 16), 16);
   return v;
+}
+inline float4 load_shared_floats(std::uint32_t address) {
+  float4 v;
+  std::memcpy(&v, emulator::own_memory(address, 16, 16), 16);
+  return v;
+}
+inline void store_shared_floats(std::uint32_t address, const float4& v) {
+  std::memcpy(emulator::own_memory(address, 16, 16), &v, 16);
+}
+inline void store_shared_16(std::uint32_t address, const uint4& v) {
+  std::memcpy(emulator::own_memory(address, 16, 16), &v, 16);
 }
 inline float load_shared_bf16(std::uint32_t address) {
   std::uint16_t bits = 0;

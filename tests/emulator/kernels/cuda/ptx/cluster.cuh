@@ -29,6 +29,11 @@ inline float2 load_shared_pair(std::uint32_t address) {
   std::memcpy(&v, emulator::own_memory(address, 8, 8), 8);
   return v;
 }
+inline float2 load_cluster_pair(std::uint32_t address) {
+  float2 v;
+  std::memcpy(&v, emulator::cluster_memory(address, 8, 8), 8);
+  return v;
+}
 inline void cluster_arrive() {
   emulator::cluster_arrive();
 }

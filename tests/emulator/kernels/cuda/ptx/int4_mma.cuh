@@ -36,7 +36,8 @@ inline void bias_operand(std::uint32_t (&a)[4]) {
 
 inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                          std::uint32_t b1) {
-  emulator::multiply(c, a, b0, b1);
+  const std::uint32_t b[1][2] = {{b0, b1}};
+  emulator::multiply({&c, &a, b, 1, 1});
 }
 
 }  // namespace fut::cuda::ptx

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tests/emulator/device.h"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace fut::cuda::ptx {
 
@@ -14,34 +14,32 @@ inline int swizzled_offset(int token, int k) {
   return token * 128 + (k / 8 ^ token % 8) * 16 + k % 8 * 2;
 }
 
-inline std::uint64_t wgmma_descriptor(std::uint32_t address) {
-  if (address % 1024 != 0) emulator::fail("operand B stands askew");
-  return address >> 4;
-}
-
 inline int warp_index() {
   return static_cast<int>(threadIdx.x / 32);
-}
-
-inline std::uint32_t two_columns(std::uint32_t block, int token, int k) {
-  std::uint32_t pair = 0;
-  std::memcpy(&pair, emulator::own_memory(block + swizzled_offset(token, k), 4, 4), 4);
-  return pair;
 }
 
 template <int kTiles, int kBlocks>
 void multiply_warpgroup(float (&c)[kTiles][4], std::uint32_t (&a)[4 * kBlocks][4],
                         std::uint64_t b) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  wgmma_fence();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t columns[4 * kBlocks * kTiles][2];
   for (int k = 0; k < 4 * kBlocks; ++k) {
-    const auto block = static_cast<std::uint32_t>(b << 4) + k / 4 * 8 * kTiles * 128;
+    const std::uint64_t block = b + k / 4 * (8 * kTiles * 128 >> 4) + k % 4 * (32 >> 4);
     for (int n = 0; n < kTiles; ++n) {
-      const int token = 8 * n + lane / 4;
-      const int column = k % 4 * 16 + lane % 4 * 2;
-      emulator::multiply(c[n], a[k], two_columns(block, token, column),
-                         two_columns(block, token, column + 8));
+      for (int half = 0; half < 2; ++half) {
+        const auto place = wgmma_place<false>(block, 8 * n + lane / 4, lane % 4 * 2 + 8 * half);
+        std::memcpy(&columns[k * kTiles + n][half], emulator::own_memory(place, 4, 4), 4);
+      }
     }
   }
+  emulator::multiply({c, a, columns, kTiles, 4 * kBlocks});
+}
+
+template <int kTiles, int kChains, int kBlocks>
+void multiply_chains(float (&c)[kChains][kTiles][4], std::uint32_t (&a)[kChains][4 * kBlocks][4],
+                     const std::uint64_t (&b)[kChains]) {
+  for (int i = 0; i < kChains; ++i) multiply_warpgroup<kTiles, kBlocks>(c[i], a[i], b[i]);
 }
 
 }  // namespace fut::cuda::ptx

@@ -3,13 +3,11 @@
 // launch  a block for each token, a warp for each segment of K; dependent launch
 // bound   latency: some KB a token
 #include "kernels/cuda/int4_gemm_plan.h"
-#include "kernels/cuda/int4_normed_operand.cuh"
+#include "kernels/cuda/int4_prepare.cuh"
 #include "kernels/cuda/int4_prepare.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launch_context.h"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
-#include "kernels/cuda/rms.cuh"
-#include "kernels/cuda/tree_sum.cuh"
 #include "kernels/layout/k_segments.h"
 
 namespace fut::cuda {
@@ -22,24 +20,7 @@ __global__ void __launch_bounds__(32 * kSegments)
                                float* factors, int num_groups, int group) {
   __shared__ float segment_squares[kSegments];
   ptx::take_turn();
-  const auto token = static_cast<int>(blockIdx.x);
-  const auto segment = static_cast<int>(threadIdx.x) / 32;
-  const auto lane = static_cast<int>(threadIdx.x) % 32;
-  const int begin = layout::k_segment_begin(segment, num_groups) * group;
-  const int end = layout::k_segment_begin(segment + 1, num_groups) * group;
-  std::uint16_t* row = out + static_cast<std::int64_t>(token) * num_groups * group;
-  float squares = 0;
-#pragma unroll 4
-  for (int k = begin + 4 * lane; k < end; k += 128) {
-    *reinterpret_cast<uint2*>(row + k) = operand.load(token, k, squares);
-  }
-  squares = sum_of_lanes(squares);
-  if (lane == 0) segment_squares[segment] = squares;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    factors[token] =
-        inverse_rms(tree_sum<kSegments>(segment_squares, 1), num_groups * group, operand.eps);
-  }
+  prepare_int4_token(operand, out, factors, num_groups, group, segment_squares);
 }
 
 }  // namespace

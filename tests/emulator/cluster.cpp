@@ -1,5 +1,5 @@
-// The emulator's turns, and where warps, blocks and clusters meet. Compiled without the thread sanitizer, which would see
-// fibers share this bookkeeping; it is told of what orders them instead.
+// The emulator's turns, and where warps, blocks and clusters meet. Compiled without the thread sanitizer,
+// which would see fibers share this bookkeeping; it is told of what orders them instead.
 #include "tests/emulator/cluster.h"
 
 #include <algorithm>
@@ -210,6 +210,12 @@ void Cluster::end_thread() {
   }
   run_next();
   __builtin_unreachable();
+}
+
+void Cluster::take_turn() {
+  if (!had_turn_ && launch_.first_turn) launch_.first_turn();
+  had_turn_ = true;
+  self().has_turn = true;
 }
 
 void Cluster::fail(const std::string& message) {

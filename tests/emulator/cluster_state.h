@@ -123,6 +123,7 @@ class Cluster {
   void end_thread();
   void call_kernel() { kernel_(self().block->shared); }
   [[nodiscard]] Thread& self() { return *running_; }
+  void take_turn();
   [[nodiscard]] std::uint32_t shared_address(const void* pointer);
   [[nodiscard]] std::uint8_t* memory(std::uint32_t address, int bytes, int alignment, bool own);
   [[nodiscard]] std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank);
@@ -180,6 +181,7 @@ class Cluster {
   void* copy_engine_ = sanitizer_create_fiber();
   Thread* running_ = nullptr;
   Warp* warp_ = nullptr;  // that ran last
+  bool had_turn_ = false;
   int cluster_arrived_ = 0;
   int cluster_generation_ = 0;
   std::array<SanitizerOrder, 2> cluster_orders_;

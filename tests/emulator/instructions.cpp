@@ -105,7 +105,7 @@ void cluster_wait() {
   current->cluster_wait();
 }
 void take_turn() {
-  current->self().has_turn = true;
+  current->take_turn();
 }
 bool has_turn() {
   return current->self().has_turn;

@@ -8,6 +8,10 @@
 #include "kernels/cuda/ptx/async_copy_4.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/dependent_launch.cuh"
+#include "kernels/cuda/ptx/int4_wgmma.cuh"
+#include "kernels/cuda/ptx/tensor_copy.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
 #include "kernels/numeric/formats.h"
 #include "tests/emulator/cluster.h"
 
@@ -111,6 +115,46 @@ TEST(Emulator, FindsThreadsThatWaitForNobody) {
   expect_found(launch, "between arriving", [](std::uint8_t*) { ptx::cluster_arrive(); });
 }
 
+TEST(Emulator, BarriersOfSomeThreadsLetGoWhenAllHaveCome) {
+  const Launch launch{.threads = 128, .shared_bytes = 512};
+  const auto with = [](int threads) {
+    return [threads](std::uint8_t* shared) {
+      auto* numbers = reinterpret_cast<float*>(shared);
+      if (threadIdx.x >= 96) return;
+      for (int i = 0; i < 3; ++i) {
+        if (threadIdx.x < 64) {
+          numbers[threadIdx.x] = static_cast<float>(i);
+          ptx::arrive_at(1, threads);
+        } else {
+          ptx::meet_at(1, threads);
+          require(numbers[threadIdx.x - 64] == static_cast<float>(i));
+          require(numbers[threadIdx.x - 32] == static_cast<float>(i));
+        }
+        ptx::meet_at(2, 96);
+      }
+    };
+  };
+  expect_right(launch, with(96));
+  expect_found(launch, "nobody can go on", with(128));
+  expect_found(launch, "of other threads before",
+               [&](std::uint8_t*) { ptx::meet_at(3, threadIdx.x < 64 ? 64 : 128); });
+}
+
+TEST(Emulator, FindsAWarpgroupOfWhichAWarpDoesNotMultiply) {
+  const auto with = [](std::uint32_t threads) {
+    return [threads](std::uint8_t* shared) {
+      float c[1][4] = {};
+      std::uint32_t a[4][4] = {};
+      if (threadIdx.x >= threads) return;
+      ptx::multiply_warpgroup<1, 1>(c, a, ptx::wgmma_descriptor(ptx::shared_address(shared)));
+    };
+  };
+  const Launch launch{.threads = 256, .shared_bytes = 1024};
+  expect_right(launch, with(256));
+  expect_right(launch, with(128));
+  expect_found(launch, "its warpgroup", with(96));
+}
+
 // Two places, filled again and again: 0 .. 9 in turn.
 struct RingMistakes {
   bool waits = true, releases = true, turns_parity = true;
@@ -160,6 +204,78 @@ TEST(Emulator, FindsUseBeforeArrivalAndAPlaceFilledTooSoon) {
     ptx::barrier_expect(barrier, 32);
     ptx::bulk_copy(barrier + 128, numbers.data() + 36, 32, barrier, 0);
   });
+}
+
+// Warp 0 arrives for phase after phase once warp 1 has seen the last one; a third warp waits for some.
+TEST(Emulator, FindsAWaitForAPhaseThatParityCannotTell) {
+  const Launch launch{.threads = 96, .shared_bytes = 32};
+  const auto with = [](int first, int step) {
+    return [first, step](std::uint8_t* shared) {
+      constexpr int kPhases = 7;
+      const std::uint32_t full = ptx::shared_address(shared);
+      const std::uint32_t empty = full + 8;
+      const auto warp = static_cast<int>(threadIdx.x / 32);
+      if (threadIdx.x == 0) {
+        ptx::barrier_init(full, 1);
+        ptx::barrier_init(empty, step == 1 ? 2 : 1);
+      }
+      __syncthreads();
+      const bool leads = threadIdx.x % 32 == 0;
+      for (int i = warp == 2 ? first : 0; i < kPhases; i += warp == 2 ? step : 1) {
+        if (warp == 0) {
+          ptx::barrier_wait(empty, i % 2 ^ 1);
+          __syncwarp();
+          if (leads) ptx::barrier_arrive(full);
+          __syncwarp();
+        } else {
+          ptx::barrier_wait(full, i % 2);
+          __syncwarp();
+          if (leads && (warp == 1 || step == 1)) ptx::barrier_arrive(empty);
+        }
+      }
+    };
+  };
+  expect_right(launch, with(0, 1));
+  expect_found(launch, "waits for a phase", with(0, 3));
+  expect_found(launch, "waits for a phase", with(1, 3));
+  expect_found(launch, "waits for a phase", with(0, 2));
+}
+
+// Rows of 64 numbers, eight of them in all, 9 times as many bytes apart as they have to be.
+TEST(Emulator, CopiesBoxesWithZerosOutsideOfTheTensor) {
+  std::vector<std::uint16_t> numbers(64 * 72, 0xFFFF);
+  for (int row = 0; row < 8; ++row) {
+    for (int k = 0; k < 60; ++k) {
+      numbers[static_cast<std::size_t>(row * 576 + k)] = static_cast<std::uint16_t>(100 * row + k);
+    }
+  }
+  const CUtensorMap map{
+      .data = numbers.data(), .sizes = {60, 8, 1}, .strides = {1152, 0}, .box = {64, 4, 1}};
+  const auto with = [&map](int first, bool takes_turn, std::uint32_t bytes) {
+    return [=, &map](std::uint8_t* shared) {
+      const std::uint32_t barrier = ptx::shared_address(shared + 1024);
+      if (takes_turn) ptx::take_turn();
+      if (threadIdx.x == 0) {
+        ptx::barrier_init(barrier, 1);
+        ptx::barrier_expect(barrier, bytes);
+        ptx::copy_box(0, map, barrier, 0, first);
+      }
+      __syncwarp();
+      ptx::barrier_wait(barrier, 0);
+      for (int row = 0; row < 4; ++row) {
+        for (int k = static_cast<int>(threadIdx.x); k < 64; k += 32) {
+          std::uint16_t number = 0;
+          std::memcpy(&number, shared + ptx::swizzled_offset(row, k), 2);
+          const bool inside = first + row >= 0 && first + row < 8 && k < 60;
+          require(number == (inside ? 100 * (first + row) + k : 0));
+        }
+      }
+    };
+  };
+  const Launch launch{.threads = 32, .shared_bytes = 1040};
+  for (const int first : {0, 3, 6, -2, 9}) expect_right(launch, with(first, true, 512));
+  expect_found(launch, "before its turn", with(0, false, 512));
+  expect_found(launch, "does not expect", with(0, true, 496));
 }
 
 // Block 1 sends a number to block 0, which waits for it.

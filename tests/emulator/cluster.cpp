@@ -60,7 +60,7 @@ Cluster::Cluster(const Launch& launch, const std::function<void(std::uint8_t*)>&
       kernel_(kernel),
       engine_(launch.seed * 0x9E3779B1U + static_cast<unsigned>(first_block) + 1),
       by_priority_(launch.seed % 4 == 1),
-      early_copies_(launch.seed % 4 == 2),
+      early_copies_(launch.seed % 4 == 2 || launch.seed % 8 == 5),
       changes_(launch.seed % 4 == 0   ? 16
                : launch.seed % 4 == 2 ? 128
                                       : 0) {
@@ -213,8 +213,12 @@ void Cluster::end_thread() {
 }
 
 void Cluster::take_turn() {
-  if (!had_turn_ && launch_.first_turn) launch_.first_turn();
+  if (!had_turn_ && launch_.first_turn) {
+    launch_.first_turn();
+    sanitizer_release(turn_order_);
+  }
   had_turn_ = true;
+  sanitizer_acquire(turn_order_);
   self().has_turn = true;
 }
 

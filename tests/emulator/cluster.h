@@ -28,8 +28,8 @@ struct Launch {
   // What copies may read besides what kernels read by themselves.
   const std::uint8_t* readable = nullptr;
   std::int64_t readable_bytes = 0;
-  std::uint32_t seed = 0;  // of all that is drawn; the last two bits choose how turns are taken
-  std::function<void()> first_turn = {};  // when the kernels before have ended
+  std::uint32_t seed = 0;  // of all that is drawn; the last three bits choose how turns are taken
+  std::function<void()> first_turn = {};  // the kernels before have ended, for this cluster
 };
 
 // Runs `kernel`, given a block's shared memory, by every thread, cluster after cluster; what went wrong,

@@ -182,6 +182,7 @@ class Cluster {
   Thread* running_ = nullptr;
   Warp* warp_ = nullptr;  // that ran last
   bool had_turn_ = false;
+  SanitizerOrder turn_order_;
   int cluster_arrived_ = 0;
   int cluster_generation_ = 0;
   std::array<SanitizerOrder, 2> cluster_orders_;

@@ -1,6 +1,6 @@
 // Sums of segments in the main loop of a batch: merged as a balanced binary tree, first those of one block
-// as they come, what has to wait for its neighbour kept in registers or parked in shared memory; then those of the blocks of a
-// cluster, each of which publishes its own and reads from all others what it finishes.
+// as they come, what has to wait for its neighbour kept in registers or parked in shared memory; then those
+// of the blocks of a cluster, each of which publishes its own and reads from all others what it finishes.
 //
 // A lane's sums of a strip are pairs: rows g and g + 8 of one token. Where there are as many pairs as
 // blocks, block d finishes pairs d * owned() and on; else several blocks finish one pair, each that of
@@ -107,9 +107,6 @@ class Int4BatchSums {
  private:
   [[nodiscard]] __device__ int pair(int i) const {
     return rank_ * owned_ / lane_groups_ + i;
-  }
-  [[nodiscard]] __device__ int levels() const {
-    return 31 - __clz(args_.segments());
   }
 
   const Int4BatchArgs& args_;

@@ -48,7 +48,7 @@ std::uint32_t Cluster::address_in_block(std::uint32_t address, std::uint32_t ran
 void Cluster::barrier_init(std::uint32_t address, std::uint32_t arrivals) {
   Block& block = *self().block;
   auto barrier = std::make_unique<Barrier>();
-  barrier->waiting.reserve(kWarpLanes);
+  barrier->waiting.reserve(static_cast<std::size_t>(launch_.threads));
   barrier->next.resize(static_cast<std::size_t>(launch_.threads));
   barrier->arrivals = barrier->pending = arrivals;
   // The barrier's 8 bytes hold its number: who writes over them is found out.

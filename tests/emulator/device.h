@@ -108,9 +108,6 @@ inline float __fmul_rn(float a, float b) {
 inline int __ffs(int bits) {
   return bits == 0 ? 0 : std::countr_zero(static_cast<std::uint32_t>(bits)) + 1;
 }
-inline int __clz(int bits) {
-  return std::countl_zero(static_cast<std::uint32_t>(bits));
-}
 inline std::uint32_t __byte_perm(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   const std::uint64_t bytes = low | static_cast<std::uint64_t>(high) << 32;
   std::uint32_t result = 0;

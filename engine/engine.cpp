@@ -63,7 +63,11 @@ EngineBytes engine_bytes(const ModelConfig& config, const EngineOptions& options
           Workspace::bytes(config, o.kv_cache.dtype, workspace_limits(o)) +
               SampleBuffers::bytes(o.max_sequences, o.context_tokens) +
               DecodeLoop::device_bytes(o.max_sequences),
-          DecodeLoop::shared_bytes(o.max_sequences)};
+          DecodeLoop::shared_bytes(o.max_sequences),
+          o.kv_cache.dtype == KvCacheDtype::Int4
+              ? layout::widened_history_bytes({config.num_kv_heads, config.head_dim},
+                                              scheduler_limits(o).num_pages)
+              : 0};
 }
 
 Engine::Engine(Backend& backend, Model model, const EngineOptions& options)

@@ -42,6 +42,7 @@ struct EngineBytes {
   std::size_t kv_cache = 0;
   std::size_t workspace = 0;  // activations, tables, arrays of a step
   std::size_t shared = 0;     // with the host: no memory of a GPU
+  std::size_t history = 0;    // GPU, INT4 cache: one layer's pages widened, with the first prompt
 };
 // Throws as resolve_context_tokens.
 [[nodiscard]] EngineBytes engine_bytes(const ModelConfig& config, const EngineOptions& options);

@@ -45,7 +45,7 @@ MemoryNeeds memory_needs(const WeightBytes& weights, const ModelConfig& config,
   needs.graphs = launches_of_step(config) * kGraphBytesOfLaunch *
                  static_cast<std::size_t>(options.max_sequences);
   needs.driver = kKernelBytes + (owner == MemoryOwner::UnseenGpu ? kContextBytes : 0);
-  needs.total += needs.graphs + needs.driver;
+  needs.total += needs.engine.history + needs.graphs + needs.driver;
   return needs;
 }
 

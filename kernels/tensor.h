@@ -176,7 +176,7 @@ using KvCacheView = std::variant<KvPages, KvPagesInt4>;
 // Sequence s owns tokens q_indptr[s] .. q_indptr[s+1] and pages page_table[kv_indptr[s]] ..; its
 // cache holds kv_lengths[s] tokens once this step's own tokens are in. Token t of the step stands
 // at positions[t]; the last token of sequence s stands at kv_lengths[s] - 1. raw_slots are looked
-// at with an INT4 cache alone.
+// at with an INT4 cache alone. With one, a page stands in the table once.
 struct RaggedBatch {
   int num_sequences = 0;
   int num_tokens = 0;

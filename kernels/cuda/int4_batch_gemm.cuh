@@ -506,11 +506,14 @@ class Int4BatchGemm {
     ptx::cluster_arrive();
     ptx::cluster_wait();
     const bool finishes = parked.finishes() && strip < args_.num_strips;
-    float2 pairs[kOwned];
+    float2 pairs[kOwned] = {};
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
       if (finishes) pairs[i] = parked.template collect<kCluster>(i);
     }
+    // Loads are over when their values are there.
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) asm volatile("" : "+f"(pairs[i].x), "+f"(pairs[i].y));
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     if constexpr (Epilogue::kFetches) ptx::wait_for_copies();

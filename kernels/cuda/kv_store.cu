@@ -5,9 +5,9 @@
 // bound   memory: the step's k and v once, 4 bytes in for 1.3 out
 #include <algorithm>
 
-#include "kernels/cuda/prompt_attention.h"
 #include "kernels/cuda/kv_pack.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prompt_attention.h"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 
 namespace fut::cuda {

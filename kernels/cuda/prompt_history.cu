@@ -107,9 +107,8 @@ std::uint16_t* widen_history(const AttentionArgs& a, const KvPagesInt4& kv, bool
   args.batch = a.batch;
   args.page = {a.num_kv_heads, a.head_dim};
   args.whole = whole;
-  args.pages = static_cast<std::uint16_t*>(
-      context.scratch(ScratchUse::AttentionHistory,
-                      static_cast<std::size_t>(2 * args.page.elements() * kv.num_pages)));
+  args.pages = static_cast<std::uint16_t*>(context.scratch(
+      ScratchUse::AttentionHistory, layout::widened_history_bytes(args.page, kv.num_pages)));
   if (a.head_dim == 64) {
     launch_widen<64>(a, kv, args, context);
   } else {

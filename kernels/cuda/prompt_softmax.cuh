@@ -105,7 +105,8 @@ class Divisor {
     float quotient = __fmul_rn(v, reciprocal_);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float rest = fmaf(-divisor_, quotient, v);
+      // An infinite quotient has no rest.
+      const float rest = isinf(quotient) ? 0.0F : fmaf(-divisor_, quotient, v);
       quotient = fmaf(rest, reciprocal_, quotient);
     }
     return quotient;

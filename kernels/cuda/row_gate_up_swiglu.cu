@@ -57,6 +57,9 @@ SwigluEpilogue epilogue_of(const GateUpSwigluArgs& a, std::int64_t first, Launch
 
 constexpr auto kNorm = RowNorm::BeforeRounding;
 
+// Up to 16 the product of rows is the faster one (README.md of this folder).
+constexpr std::int64_t kLeastTileTokens = 17;
+
 void multiply_tiles(const GateUpSwigluArgs& a, const RowMatrix& matrix,
                     const layout::RowOrder& order, std::int64_t first, std::int64_t count,
                     LaunchContext& context) {
@@ -90,7 +93,7 @@ void row_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context) {
   const auto order = layout::RowOrder::gate_up(static_cast<int>(a.out.cols));
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxRowTokens) {
     const std::int64_t count = std::min<std::int64_t>(a.x.rows - first, kMaxRowTokens);
-    if (takes_row_tiles(matrix, count, context)) {
+    if (count >= kLeastTileTokens && takes_row_tiles(matrix, count, context)) {
       multiply_tiles(a, matrix, order, first, count, context);
     } else {
       multiply_rows(a, matrix, order, first, count, context);

@@ -30,4 +30,10 @@ struct KvPageDense {
   }
 };
 
+// What a GPU's attention of prompts wants for one layer's pages of codes, widened to BF16.
+[[nodiscard]] constexpr std::size_t widened_history_bytes(const KvPageDense& page,
+                                                          std::int64_t num_pages) {
+  return static_cast<std::size_t>(2 * page.elements() * num_pages);
+}
+
 }  // namespace fut::layout

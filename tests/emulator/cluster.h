@@ -77,11 +77,6 @@ void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t b
 // The box of a tensor that begins at `at`, to the own block's memory, which is poisoned.
 void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
               std::uint32_t barrier);
-// From the own block's memory to any block's; arrives on a barrier of that block. And until this thread's
-// copies of this kind have read their sources.
-void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                   std::uint32_t barrier);
-void wait_until_sent();
 void copy_4_bytes(std::uint32_t destination, const void* source);
 // Calls land(destination, source) for this thread's copies.
 void land_copies(void (*land)(std::uint8_t* destination, const void* source));

@@ -104,7 +104,6 @@ struct BulkCopy {
   std::uint8_t* destination = nullptr;
   const std::uint8_t* source = nullptr;
   std::uint32_t bytes = 0;
-  Thread* sender = nullptr;        // of a copy from a block to a block
   const Tensor* tensor = nullptr;  // of a box, in place of a source
   std::array<int, 3> at = {};
 };
@@ -129,9 +128,6 @@ class Cluster {
   [[nodiscard]] std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank);
   [[nodiscard]] Barrier& barrier(std::uint32_t address, bool own = true);
   [[nodiscard]] Block& block_at(std::uint32_t address);
-  void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                     std::uint32_t barrier);
-  void wait_until_sent();
   void barrier_init(std::uint32_t address, std::uint32_t arrivals);
   void barrier_expect(std::uint32_t address, std::uint32_t bytes, bool own = true);
   void barrier_wait(std::uint32_t address, std::uint32_t parity);

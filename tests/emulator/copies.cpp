@@ -158,27 +158,6 @@ void Cluster::copy_box(std::uint32_t destination, const Tensor& tensor,
   ask_for(copy);
 }
 
-// Whoever still reads the place, or already, gets NaN. Nobody has to expect it yet.
-void Cluster::copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                            std::uint32_t address) {
-  if (bytes % 16 != 0 || bytes == 0) fail("a bulk copy that is not of multiples of 16");
-  if (&block_at(destination) != &block_at(address)) fail("sent to one block, told to another");
-  std::uint8_t* place = memory(destination, static_cast<int>(bytes), 16, false);
-  std::memset(place, kGuard, bytes);
-  ask_for({.barrier = &barrier(address, false),
-           .destination = place,
-           .source = memory(source, static_cast<int>(bytes), 16, true),
-           .bytes = bytes,
-           .sender = running_});
-}
-
-// The copies arrive here and now, which is one of the times when they may.
-void Cluster::wait_until_sent() {
-  for (std::size_t i = copies_.size(); i-- > 0;) {
-    if (copies_[i].sender == running_) deliver(i);
-  }
-}
-
 void Cluster::ask_for(const BulkCopy& copy) {
   for (const BulkCopy& other : copies_) {
     if (copy.destination < other.destination + other.bytes &&

@@ -46,13 +46,6 @@ void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<
               std::uint32_t barrier) {
   current->copy_box(destination, tensor, at, barrier);
 }
-void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                   std::uint32_t barrier) {
-  current->copy_to_block(destination, source, bytes, barrier);
-}
-void wait_until_sent() {
-  current->wait_until_sent();
-}
 void copy_4_bytes(std::uint32_t destination, const void* source) {
   current->self().copies.push_back({own_memory(destination, 4, 4), source});
 }

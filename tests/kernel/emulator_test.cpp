@@ -278,34 +278,6 @@ TEST(Emulator, CopiesBoxesWithZerosOutsideOfTheTensor) {
   expect_found(launch, "does not expect", with(0, true, 496));
 }
 
-// Block 1 sends a number to block 0, which waits for it.
-TEST(Emulator, FindsABlockThatEndsBeforeACopyOutOfItWasRead) {
-  const Launch launch{.num_blocks = 2, .cluster = 2, .threads = 32, .shared_bytes = 64};
-  const auto with = [](bool waits) {
-    return [waits](std::uint8_t* shared) {
-      const std::uint32_t barrier = ptx::shared_address(shared);
-      const std::uint32_t place = ptx::shared_address(shared + 16);
-      const bool leads = threadIdx.x == 0;
-      if (leads) ptx::barrier_init(barrier, 1);
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-      if (blockIdx.x == 0) {
-        if (leads) ptx::barrier_expect(barrier, 16);
-        ptx::barrier_wait(barrier, 0);
-        require(ptx::load_shared_pair(place).x == 7);
-      } else if (leads) {
-        ptx::store_shared_pair(place + 16, {7, 0});
-        ptx::store_shared_pair(place + 24, {0, 0});
-        ptx::copy_to_block(ptx::address_in_block(place, 0), place + 16, 16,
-                           ptx::address_in_block(barrier, 0));
-        if (waits) ptx::wait_until_sent();
-      }
-    };
-  };
-  expect_right(launch, with(true));
-  expect_found(launch, "before a copy out of it was read", with(false));
-}
-
 TEST(Emulator, FindsWritesBesideSharedMemoryAndReadsOfWhatNobodyWrote) {
   const Launch launch{.threads = 32, .shared_bytes = 256};
   expect_found(launch, "beside its shared memory", [](std::uint8_t* shared) { shared[256] = 0; });

@@ -121,7 +121,10 @@ TEST(MemoryNeeds, AGpuHasItsDriverBeside) {
   const MemoryNeeds seen = memory_needs(weights, config, options, MemoryOwner::Gpu);
   const MemoryNeeds unseen = memory_needs(weights, config, options, MemoryOwner::UnseenGpu);
   EXPECT_EQ(on_cpu.driver + on_cpu.graphs, 0U);
-  EXPECT_EQ(seen.total, on_cpu.total - on_cpu.engine.shared + seen.graphs + seen.driver);
+  EXPECT_EQ(seen.total,
+            on_cpu.total - on_cpu.engine.shared + seen.engine.history + seen.graphs + seen.driver);
+  // Keys and values of 8 heads of 128 dims, two bytes each, of 4 x 8192 tokens.
+  EXPECT_EQ(seen.engine.history, 2U * 8 * 128 * 2 * 4 * 8192);
   EXPECT_GT(unseen.driver, seen.driver);
   // 8.03 billion weights: a byte and half a byte each, embedding and head apart.
   EXPECT_NEAR(static_cast<double>(weights.fp8_copy), 6.98e9, 0.02e9);

@@ -24,25 +24,6 @@ __device__ __forceinline__ void store_in_cluster_16(std::uint32_t address, const
                : "memory");
 }
 
-// Copies `bytes` (a multiple of 16, both ends 16-byte aligned) of shared memory to any block of the
-// cluster; their arrival counts on `barrier`, of the same block. PTX ISA, "cp.async.bulk".
-__device__ __forceinline__ void copy_to_block(std::uint32_t destination, std::uint32_t source,
-                                              std::uint32_t bytes, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(destination),
-      "r"(source), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-// Of this thread: the copies so far are one lot; until the sources of all lots have been read.
-// PTX ISA, "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
-__device__ __forceinline__ void end_sending() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-__device__ __forceinline__ void wait_until_sent() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
 // 8 bytes of shared memory.
 __device__ __forceinline__ float2 load_shared_pair(std::uint32_t address) {
   float2 v;

@@ -13,14 +13,6 @@ inline std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank)
 inline void store_in_cluster(std::uint32_t address, float value) {
   std::memcpy(emulator::cluster_memory(address, 4, 4), &value, 4);
 }
-inline void copy_to_block(std::uint32_t destination, std::uint32_t source, std::uint32_t bytes,
-                          std::uint32_t barrier) {
-  emulator::copy_to_block(destination, source, bytes, barrier);
-}
-inline void end_sending() {}
-inline void wait_until_sent() {
-  emulator::wait_until_sent();
-}
 inline void store_shared_pair(std::uint32_t address, const float2& v) {
   std::memcpy(emulator::own_memory(address, 8, 8), &v, 8);
 }

@@ -506,21 +506,23 @@ class Int4BatchGemm {
     ptx::cluster_arrive();
     ptx::cluster_wait();
     const bool finishes = parked.finishes() && strip < args_.num_strips;
-    float2 pairs[kOwned] = {};
+    float pairs[kOwned][2] = {};
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
-      if (finishes) pairs[i] = parked.template collect<kCluster>(i);
+      if (!finishes) continue;
+      const float2 pair = parked.template collect<kCluster>(i);
+      pairs[i][0] = pair.x;
+      pairs[i][1] = pair.y;
     }
-    // Loads are over when their values are there.
-#pragma unroll
-    for (int i = 0; i < kOwned; ++i) asm volatile("" : "+f"(pairs[i].x), "+f"(pairs[i].y));
+    ptx::hold_registers(pairs);  // loads are over when their values are there
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     if constexpr (Epilogue::kFetches) ptx::wait_for_copies();
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
       const Int4Output out{strip, static_cast<int>(threadIdx.x) % 32 / 4, parked.token(i)};
-      if (finishes && out.token < args_.num_tokens) store(parked, out, i, pairs[i]);
+      if (finishes && out.token < args_.num_tokens)
+        store(parked, out, i, make_float2(pairs[i][0], pairs[i][1]));
     }
     __syncwarp();
     ptx::cluster_wait();

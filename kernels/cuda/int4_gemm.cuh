@@ -39,7 +39,8 @@ __device__ __forceinline__ int operand_offset(int k) {
 //     something is to be told to finish()
 //   kFetches: int look_ahead(output) loads what fetch() needs, and fetch(output, ahead, place) starts
 //     copies to `place`, 16 bytes that store() sees as `inputs`
-//   kFinishes: begin() of every thread before, finish(told) of every thread after all outputs
+//   kFinishes: begin() of every thread before, finish(told) of every thread after all outputs; told: of its
+//     own, or of any of its block's
 template <class Config, class Operand, class Epilogue>
 class Int4Gemm {
   static_assert(kInt4GemmThreads / 32 == layout::kNumKSegments, "a warp for each segment");
@@ -154,7 +155,7 @@ class Int4Gemm {
   }
 
   __device__ float* squares_of(int segment, int token) const {
-    return reinterpret_cast<float*>(shared_ + layout_.squares) + segment * kMostFewTokens + token;
+    return reinterpret_cast<float*>(shared_ + layout_.squares) + segment * kFewTokens + token;
   }
 
   __device__ void publish_squares(int token, float squares) {
@@ -368,7 +369,7 @@ class Int4Gemm {
   // 1 / rms of a token, for operands that are normalised afterwards.
   __device__ float row_scale(int token) const {
     if constexpr (Operand::kNormalised) {
-      const float squares = tree_sum<layout::kNumKSegments>(squares_of(0, token), kMostFewTokens);
+      const float squares = tree_sum<layout::kNumKSegments>(squares_of(0, token), kFewTokens);
       return inverse_rms(squares, args_.num_groups * Config::kGroup, operand_.eps);
     } else {
       return 1.0F;

@@ -13,6 +13,9 @@ constexpr int kWarps = kInt4GemmThreads / 32;
 // From this size on a launch wants larger pieces where rows are long as well.
 constexpr std::int64_t kLargeMatrixBytes = 32LL << 20;
 constexpr int kLongRow = 4096;
+// Of rows longer than this few tokens are fewer.
+constexpr int kLongestRow = 8192;
+constexpr int kFewTokensOfLongRows = 4;
 
 int aligned(int bytes) {
   return (bytes + 127) / 128 * 128;
@@ -28,7 +31,7 @@ Int4GemmLayout lay_out(int piece_groups, const layout::Int4Tile& tile, const Int
   Int4GemmLayout l;
   l.inputs = aligned(kWarps * kFewTokenStages * 8);
   l.squares = l.inputs + (fetches ? aligned(8 * args.num_tokens * args.round_strips * 16) : 0);
-  l.biases = l.squares + aligned(layout::kNumKSegments * kMostFewTokens * 4);
+  l.biases = l.squares + aligned(layout::kNumKSegments * kFewTokens * 4);
   l.ring = l.biases + aligned(groups * 8 * 4);
   l.tokens = l.ring + aligned(kWarps * kFewTokenStages * piece_groups * tile.record_bytes());
   l.token_stride = groups * tile.group * 2 + 16;
@@ -60,8 +63,9 @@ std::optional<Int4GemmPlan> plan_int4_gemm(const layout::Int4Tile& tile, int num
                                            bool fetches, const Int4GemmMachine& machine) {
   FUT_CHECK(num_tokens >= 1 && num_tokens <= kMaxInt4Tokens, "{} tokens in one launch, {} at most",
             num_tokens, kMaxInt4Tokens);
-  if (num_tokens > kFewTokens) return std::nullopt;
-  const bool is_long = tile.num_groups() * tile.group > kLongRow;
+  const int cols = tile.num_groups() * tile.group;
+  if (num_tokens > (cols > kLongestRow ? kFewTokensOfLongRows : kFewTokens)) return std::nullopt;
+  const bool is_long = cols > kLongRow;
   if (is_long && tile.bytes() >= kLargeMatrixBytes) {
     if (const auto plan = make_int4_plan(4, tile, num_tokens, fetches, machine)) return plan;
   }

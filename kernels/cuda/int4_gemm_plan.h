@@ -16,9 +16,8 @@ namespace fut::cuda {
 inline constexpr int kInt4GemmThreads = 512;  // a warp for each segment of K
 inline constexpr int kMaxInt4Tokens = 32;     // of a launch
 inline constexpr int kMaxInt4Blocks = 256;    // of a launch
-// Up to here every block takes all of K; with more the main loop of batches is the faster one.
-inline constexpr int kFewTokens = 4;
-inline constexpr int kMostFewTokens = 8;  // that there could be: a tile of mma
+// Up to here, a tile of mma, every block takes all of K; with more the main loop of batches is faster.
+inline constexpr int kFewTokens = 8;
 // More than half of a multiprocessor's: without clusters two blocks never share one. Where a kernel ends
 // unevenly (attention does, and the many strips of gate and up), its successor's blocks would else pair up
 // on what is free first and leave the rest idle.
@@ -45,7 +44,7 @@ struct Int4GemmConfig {
 struct Int4GemmLayout {
   int barriers = 0;      // [warp][stage], 8 bytes each
   int inputs = 0;        // float [output pair][4], of the epilogue
-  int squares = 0;       // float [segment][kMostFewTokens]
+  int squares = 0;       // float [segment][kFewTokens]
   int biases = 0;        // float [group][8]
   int ring = 0;          // [warp][stage][piece]
   int tokens = 0;        // F16 [token][column], token_stride apart
@@ -89,7 +88,7 @@ struct Int4GemmMachine {
                                                          int num_tokens, bool fetches,
                                                          const Int4GemmMachine& machine);
 
-// The same for a given size of pieces and as many as kMostFewTokens tokens.
+// The same for a given size of pieces and as many as kFewTokens tokens.
 [[nodiscard]] std::optional<Int4GemmPlan> make_int4_plan(int piece_groups,
                                                          const layout::Int4Tile& tile,
                                                          int num_tokens, bool fetches,

@@ -106,7 +106,8 @@ class Divisor {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // An infinite quotient has no rest.
-      const float rest = isinf(quotient) ? 0.0F : fmaf(-divisor_, quotient, v);
+      const bool finite = quotient - quotient == 0.0F;
+      const float rest = finite ? fmaf(-divisor_, quotient, v) : 0.0F;
       quotient = fmaf(rest, reciprocal_, quotient);
     }
     return quotient;

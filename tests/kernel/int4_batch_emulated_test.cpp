@@ -144,7 +144,9 @@ std::string run(const Problem& problem, Int4BatchPlan plan, const Setting& setti
   std::string error = setting.finishes ? run_with(FinishingEpilogue{outputs.target(), notes.data()})
                                        : run_with(FetchingEpilogue{outputs.target()});
   if (error.empty()) error = outputs.compare(plan.args.num_tokens, setting.normalised);
-  if (error.empty() && setting.finishes) error = compare_notes(notes, plan.threads());
+  if (error.empty() && setting.finishes) {
+    error = compare_notes(notes, plan.threads(), Told::ItsBlock);
+  }
   return error;
 }
 

@@ -103,7 +103,7 @@ void expect_contract(const Problem& problem, Int4GemmPlan plan, bool normalised,
     }
   });
   if (error.empty()) error = outputs.compare(plan.args.num_tokens, normalised);
-  if (error.empty() && finishes) error = compare_notes(notes, kThreads);
+  if (error.empty() && finishes) error = compare_notes(notes, kThreads, Told::Itself);
   EXPECT_EQ(error, "") << describe(problem, plan, seed);
 }
 

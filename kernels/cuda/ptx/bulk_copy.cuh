@@ -27,6 +27,11 @@ __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint3
                : "memory");
 }
 
+// What this thread did comes before what others do who wait for the phase.
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(

@@ -29,6 +29,9 @@ inline float2 load_cluster_pair(std::uint32_t address) {
 inline void cluster_arrive() {
   emulator::cluster_arrive();
 }
+inline void cluster_arrive_relaxed() {
+  emulator::cluster_arrive();
+}
 inline void cluster_wait() {
   emulator::cluster_wait();
 }

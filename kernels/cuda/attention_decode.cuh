@@ -30,7 +30,7 @@ class AttentionDecode {
         layout_(args.layout),
         shared_(shared),
         lane_(ptx::lane()),
-        warp_(__shfl_sync(0xFFFFFFFFU, threadIdx.x / 32, 0)),  // known to be the same in all lanes
+        warp_(ptx::warp_index()),
         rank_(blockIdx.x & (args.cluster - 1)),
         kv_head_(blockIdx.x >> args.log2_cluster),
         sequence_(blockIdx.y) {}

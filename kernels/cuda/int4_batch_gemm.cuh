@@ -19,6 +19,7 @@
 #include "kernels/cuda/int4_batch_plan.h"
 #include "kernels/cuda/int4_batch_sums.cuh"
 #include "kernels/cuda/int4_output.h"
+#include "kernels/cuda/int4_record.cuh"
 #include "kernels/cuda/ptx/async_copy_4.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
@@ -27,6 +28,7 @@
 #include "kernels/cuda/ptx/int4_wgmma.cuh"
 #include "kernels/cuda/ptx/matrix_fragments.cuh"
 #include "kernels/cuda/ptx/tensor_copy.cuh"
+#include "kernels/cuda/ptx/warp.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace fut::cuda {
@@ -221,7 +223,7 @@ class Int4BatchFeeder {
       ptx::mma_m16n8k16(chain, a, m[2], m[3]);
     }
     if (lane < 4) {
-      constexpr float kUpper = layout::kInt4HighUnit / layout::kInt4LowUnit;  // rows g + 8
+      constexpr float kUpper = layout::kInt4UnitRatio;  // rows g + 8
       ptx::store_shared_floats(
           ring_.biases(stage) + i * Config::kBiasBytes + n * 64 + lane * 16,
           make_float4(chain[0], chain[1], chain[0] * kUpper, chain[1] * kUpper));
@@ -324,7 +326,7 @@ class Int4BatchGemm {
     return reinterpret_cast<int*>(shared_ + args_.layout.noticed);
   }
 
-  // For everybody's own use: each warp writes the same.
+  // For all who multiply.
   __device__ void load_factors() const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     auto* factors = reinterpret_cast<float*>(shared_ + args_.layout.factors);
@@ -389,16 +391,15 @@ class Int4BatchGemm {
     const auto lane = static_cast<int>(threadIdx.x) % 32;
     const std::uint32_t record = ring_.records(stage) + warp_ * Int4BatchRing<Config>::kStripBytes;
     uint4 words[kCount][kBlocks];
-    const auto load_words = [&](int i, int block) {
-      words[i][block] = ptx::load_shared_16(record + i * Config::kRecordBytes +
-                                            block * layout::Int4Tile::kBlockBytes + lane * 16);
+    const auto load = [&](int i, int block) {
+      words[i][block] = load_codes(record + i * Config::kRecordBytes, block);
     };
     // All of them at once where there are registers.
     constexpr int kAhead = kTiles == 4 ? kTogether : kBlocks;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-      for (int block = 0; block < kAhead; ++block) load_words(i, block);
+      for (int block = 0; block < kAhead; ++block) load(i, block);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -420,7 +421,7 @@ class Int4BatchGemm {
       for (int i = 0; i < kCount; ++i) {
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          if (block + j >= kAhead) load_words(i, block + j);
+          if (block + j >= kAhead) load(i, block + j);
           const uint4& w = words[i][block + j];
           ptx::unpack_codes(a[i][4 * j], w.x);
           ptx::unpack_codes(a[i][4 * j + 1], w.y);
@@ -434,9 +435,7 @@ class Int4BatchGemm {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const std::uint32_t scale =
-          record + (i + 1) * Config::kRecordBytes - layout::Int4Tile::kScaleBytes + lane / 4 * 2;
-      scales[i] = make_float2(ptx::load_shared_bf16(scale), ptx::load_shared_bf16(scale + 16));
+      scales[i] = load_scales<Config::kRecordBytes>(record + i * Config::kRecordBytes);
     }
   }
 

@@ -10,8 +10,7 @@
 #include <algorithm>
 #include <cuda/atomic>
 
-#include "kernels/cuda/int4_batch_launch.cuh"
-#include "kernels/cuda/int4_gemm_launch.cuh"
+#include "kernels/cuda/int4_launch.cuh"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/cuda/int4_ops.h"
 #include "kernels/cuda/ptx/matrix_fragments.cuh"
@@ -119,15 +118,9 @@ void int4_gate_up_swiglu(const GateUpSwigluArgs& a, const Int4Matrix& w, LaunchC
                                   progress,
                                   static_cast<int>(a.out.cols),
                                   count};
-    if (auto plan = plan_int4_gemm(w.tile, count, false, context.machine())) {
-      plan->args.packed = w.packed;
-      const NormedOperand operand{a.x.row<float>(first), a.x.row_stride, a.eps};
-      launch_int4_gemm("gate_up_swiglu", w.tile.group, *plan, operand, epilogue, context.handle());
-    } else {
-      const Int4BatchTokens tokens = prepare_int4_tokens(
-          "gate_up_swiglu", a.x.row<float>(first), a.x.row_stride, count, a.eps, w.tile, context);
-      launch_int4_batch<kFewBatchWarpgroups>("gate_up_swiglu", w, count, tokens, epilogue, context);
-    }
+    const NormedOperand operand{a.x.row<float>(first), a.x.row_stride, a.eps};
+    launch_int4_projection<kFewBatchWarpgroups>("gate_up_swiglu", w, count, operand, epilogue,
+                                                context);
   }
 }
 

@@ -17,11 +17,12 @@
 
 #include "kernels/cuda/int4_gemm_plan.h"
 #include "kernels/cuda/int4_output.h"
+#include "kernels/cuda/int4_record.cuh"
 #include "kernels/cuda/int4_weight_ring.cuh"
 #include "kernels/cuda/ptx/async_copy_4.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/ptx/int4_mma.cuh"
-#include "kernels/cuda/ptx/int4_wgmma.cuh"
+#include "kernels/cuda/ptx/warp.cuh"
 #include "kernels/cuda/rms.cuh"
 #include "kernels/cuda/tree_sum.cuh"
 
@@ -217,17 +218,6 @@ class Int4Gemm {
     }
   }
 
-  // Of a record: this lane's codes of 64 columns; the scales of rows g and g + 8.
-  __device__ __forceinline__ static uint4 load_words(std::uint32_t record, int block) {
-    return ptx::load_shared_16(record + block * layout::Int4Tile::kBlockBytes +
-                               threadIdx.x % 32 * 16);
-  }
-  __device__ __forceinline__ static float2 load_scales(std::uint32_t record) {
-    const std::uint32_t scales =
-        record + Config::kRecordBytes - layout::Int4Tile::kScaleBytes + threadIdx.x % 32 / 4 * 2;
-    return make_float2(ptx::load_shared_bf16(scales), ptx::load_shared_bf16(scales + 16));
-  }
-
   // The sums of this warp's segment of a strip, in units of kInt4LowUnit and kInt4HighUnit.
   __device__ __forceinline__ void add_segment(WeightRing<Config>& ring, float (&sums)[4]) {
 #pragma unroll
@@ -272,7 +262,7 @@ class Int4Gemm {
       uint4 words[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        words[i] = load_words(records + i * Config::kRecordBytes, b);
+        words[i] = load_codes(records + i * Config::kRecordBytes, b);
       }
       multiply_block<kCount>(chain, group, b, [&](int i, int k, std::uint32_t(&a)[4]) {
         const uint4& w = words[i];
@@ -281,14 +271,14 @@ class Int4Gemm {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float2 scales = load_scales(records + i * Config::kRecordBytes);
+      const float2 scales = load_scales<Config::kRecordBytes>(records + i * Config::kRecordBytes);
 #pragma unroll
       for (int j = 0; j < 4; ++j) sums[j] += (j < 2 ? scales.x : scales.y) * chain[i][j];
     }
   }
 
   __device__ __forceinline__ void start_chain(int group, float (&chain)[4]) const {
-    constexpr float kUpper = layout::kInt4HighUnit / layout::kInt4LowUnit;  // rows g + 8
+    constexpr float kUpper = layout::kInt4UnitRatio;  // rows g + 8
     const float2 start = *bias(group);
     chain[0] = start.x;
     chain[1] = start.y;

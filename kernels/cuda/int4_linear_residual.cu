@@ -3,8 +3,7 @@
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 
-#include "kernels/cuda/int4_batch_launch.cuh"
-#include "kernels/cuda/int4_gemm_launch.cuh"
+#include "kernels/cuda/int4_launch.cuh"
 #include "kernels/cuda/int4_ops.h"
 
 namespace fut::cuda {
@@ -56,13 +55,6 @@ struct ResidualEpilogue {
   }
 };
 
-// Of the tokens from `first` on.
-ResidualEpilogue residual_epilogue(const LinearResidualArgs& a, const Int4Matrix& w,
-                                   std::int64_t first) {
-  return {a.residual.row<float>(first), a.residual.row_stride,
-          a.x_exponents == nullptr ? nullptr : a.x_exponents + first, static_cast<int>(w.rows)};
-}
-
 }  // namespace
 
 void int4_linear_residual(const LinearResidualArgs& a, const Int4Matrix& w,
@@ -70,16 +62,12 @@ void int4_linear_residual(const LinearResidualArgs& a, const Int4Matrix& w,
   check_int4_operand(a.x.data, a.x.row_stride, sizeof(std::uint16_t));
   for (std::int64_t first = 0; first < a.x.rows; first += kMaxInt4Tokens) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kMaxInt4Tokens, a.x.rows - first));
-    const ResidualEpilogue epilogue = residual_epilogue(a, w, first);
-    if (auto plan = plan_int4_gemm(w.tile, count, true, context.machine())) {
-      plan->args.packed = w.packed;
-      const F16Operand operand{a.x.row<std::uint16_t>(first), a.x.row_stride};
-      launch_int4_gemm("linear_residual", w.tile.group, *plan, operand, epilogue, context.handle());
-    } else {
-      launch_int4_batch<kManyBatchWarpgroups>(
-          "linear_residual", w, count, {a.x.row<std::uint16_t>(first), a.x.row_stride, nullptr},
-          epilogue, context);
-    }
+    const F16Operand operand{a.x.row<std::uint16_t>(first), a.x.row_stride};
+    const ResidualEpilogue epilogue{a.residual.row<float>(first), a.residual.row_stride,
+                                    a.x_exponents == nullptr ? nullptr : a.x_exponents + first,
+                                    static_cast<int>(w.rows)};
+    launch_int4_projection<kManyBatchWarpgroups>("linear_residual", w, count, operand, epilogue,
+                                                 context);
   }
 }
 

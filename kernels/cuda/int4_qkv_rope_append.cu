@@ -4,8 +4,7 @@
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 
-#include "kernels/cuda/int4_batch_launch.cuh"
-#include "kernels/cuda/int4_gemm_launch.cuh"
+#include "kernels/cuda/int4_launch.cuh"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/cuda/int4_ops.h"
 #include "kernels/cuda/step_tokens.cuh"
@@ -101,15 +100,9 @@ template <class Out>
 void launch_tokens(const QkvRopeAppendArgs& a, const Int4Matrix& w, std::int64_t first, int count,
                    LaunchContext& context) {
   const RopeEpilogue<Out> epilogue{a, static_cast<int>(first)};
-  if (auto plan = plan_int4_gemm(w.tile, count, true, context.machine())) {
-    plan->args.packed = w.packed;
-    const NormedOperand operand{a.x.row<float>(first), a.x.row_stride, a.eps};
-    launch_int4_gemm("qkv_rope_append", w.tile.group, *plan, operand, epilogue, context.handle());
-  } else {
-    const Int4BatchTokens tokens = prepare_int4_tokens(
-        "qkv_rope_append", a.x.row<float>(first), a.x.row_stride, count, a.eps, w.tile, context);
-    launch_int4_batch<kFewBatchWarpgroups>("qkv_rope_append", w, count, tokens, epilogue, context);
-  }
+  const NormedOperand operand{a.x.row<float>(first), a.x.row_stride, a.eps};
+  launch_int4_projection<kFewBatchWarpgroups>("qkv_rope_append", w, count, operand, epilogue,
+                                              context);
 }
 
 }  // namespace

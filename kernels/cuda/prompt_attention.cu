@@ -13,19 +13,8 @@
 namespace fut::cuda {
 namespace {
 
-// Rows of keys and values of all pages.
-CUtensorMap pages_map(const void* data, std::int64_t num_pages, const layout::KvPageDense& page) {
-  TensorMapShape shape;
-  shape.data = data;
-  shape.element_bytes = 2;
-  shape.rows = num_pages * page.elements() / page.head_dim;
-  shape.cols = page.head_dim;
-  shape.stride_bytes = std::int64_t{2} * page.head_dim;
-  shape.box_rows = layout::kPageTokens;
-  return make_tensor_map(shape);
-}
-
-CUtensorMap step_map(const ConstActivationView& rows) {
+// Rows of BF16, a page's tokens of them at a time.
+CUtensorMap rows_map(const ConstActivationView& rows) {
   TensorMapShape shape;
   shape.data = rows.data;
   shape.element_bytes = 2;
@@ -34,6 +23,12 @@ CUtensorMap step_map(const ConstActivationView& rows) {
   shape.stride_bytes = 2 * rows.row_stride;
   shape.box_rows = layout::kPageTokens;
   return make_tensor_map(shape);
+}
+
+// Rows of keys and values of all pages.
+CUtensorMap pages_map(const void* data, std::int64_t num_pages, const layout::KvPageDense& page) {
+  return rows_map({data, DType::BF16, num_pages * page.elements() / page.head_dim, page.head_dim,
+                   page.head_dim});
 }
 
 CUtensorMap queries_map(const AttentionArgs& a, const PromptAttentionArgs& args,
@@ -62,8 +57,8 @@ void set_keys(const AttentionArgs& a, const KvPagesInt4& kv, PromptAttentionArgs
   maps.pages = maps.k = maps.v =
       pages_map(widen_history(a, kv, !args.direct, context), kv.num_pages, args.page);
   if (!args.direct) return;
-  maps.k = step_map(a.k);
-  maps.v = step_map(a.v);
+  maps.k = rows_map(a.k);
+  maps.v = rows_map(a.v);
 }
 
 template <int kHeadDim>

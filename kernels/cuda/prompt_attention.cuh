@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kPromptAttentionThreads, 1)
   const PromptAttentionRings<kHeadDim> rings(prompt_attention_shared);
   const PromptAttentionCopies<kHeadDim> copies(maps, args, rings, lane);
   const PromptAttention<kHeadDim> attention(args, rings, lane);
-  // The same for all lanes of a warp, so that the compiler knows it.
+  // As ptx::warp_index(), whose division without a sign serialises the products as well.
   const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
     ptx::prefetch_map(maps.q);

@@ -75,7 +75,8 @@ void launch_widen(const AttentionArgs& a, const KvPagesInt4& kv, const WidenArgs
   const auto step = [](const ConstActivationView& rows) {
     return StepRows{static_cast<const std::uint16_t*>(rows.data), rows.row_stride};
   };
-  const bool aligned = attention_rows_readable(a.k) && attention_rows_readable(a.v);
+  // All is copied where the step's rows cannot be read sixteen bytes at a time.
+  const bool aligned = !args.whole;
   const CodedRows<kHeadDim> rows = {kv.data,   kv.page,   kv.raw, kv.raw_rows,
                                     step(a.k), step(a.v), aligned};
   const int others = a.batch.num_sequences * a.num_kv_heads;

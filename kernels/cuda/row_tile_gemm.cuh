@@ -21,6 +21,7 @@
 #include "kernels/cuda/ptx/int4_wgmma.cuh"
 #include "kernels/cuda/ptx/multicast_copy.cuh"
 #include "kernels/cuda/ptx/tensor_copy.cuh"
+#include "kernels/cuda/ptx/warp.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 #include "kernels/cuda/row_tile_gemm_plan.h"
 

@@ -26,18 +26,18 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }
 
 CUtensorMap encode(CUtensorMapDataType type, cuuint32_t dims, const void* data,
-                   const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box) {
+                   const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   constexpr cuuint32_t kSteps[] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =
       encoder()(&map, type, dims, const_cast<void*>(data), sizes, strides, box, kSteps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw runtime_failure(
         "cuTensorMapEncodeTiled: error {} for {} dimensions, [{}, {}] innermost, rows {} bytes "
-        "apart, "
-        "at {}",
+        "apart, at {}",
         static_cast<int>(result), dims, sizes[1], sizes[0], strides[0], data);
   }
   return map;
@@ -76,24 +76,8 @@ CUtensorMap make_heads_map(const HeadsMapShape& s) {
 }
 
 CUtensorMap make_tensor_map(const TensorBoxes& b) {
-  constexpr cuuint32_t kDims = 3;
-  const cuuint64_t sizes[kDims] = {b.sizes[0], b.sizes[1], b.sizes[2]};
-  const cuuint64_t strides[kDims - 1] = {b.strides[0], b.strides[1]};
-  const cuuint32_t box[kDims] = {b.box[0], b.box[1], b.box[2]};
-  const cuuint32_t steps[kDims] = {1, 1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      encoder()(&map, b.type, kDims, const_cast<void*>(b.data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, b.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw runtime_failure(
-        "cuTensorMapEncodeTiled: error {} for [{}, {}, {}], strides of {} and {} bytes, boxes of "
-        "[{}, {}, {}], at {}",
-        static_cast<int>(result), b.sizes[2], b.sizes[1], b.sizes[0], b.strides[1], b.strides[0],
-        b.box[2], b.box[1], b.box[0], b.data);
-  }
-  return map;
+  return encode(b.type, static_cast<cuuint32_t>(b.sizes.size()), b.data, b.sizes.data(),
+                b.strides.data(), b.box.data(), b.swizzle);
 }
 
 }  // namespace fut::cuda

@@ -80,6 +80,7 @@ inline constexpr std::uint32_t kInt4LowMask = 0x000F000FU;
 inline constexpr std::uint32_t kInt4HighMask = 0x00F000F0U;
 inline constexpr float kInt4LowUnit = 0x1p-24F;   // what code 1 is unpacked as, rows g
 inline constexpr float kInt4HighUnit = 0x1p-20F;  // rows g + 8
+inline constexpr float kInt4UnitRatio = kInt4HighUnit / kInt4LowUnit;
 
 // What is added to a weight's code to store it: -8 .. 7 becomes 0 .. 15.
 inline constexpr int kInt4CodeBias = 8;

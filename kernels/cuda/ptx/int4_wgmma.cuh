@@ -50,35 +50,8 @@ __device__ __forceinline__ void wgmma_k16(float (&c)[4][4], const std::uint32_t 
       : "memory");
 }
 
-// This thread's warp in its block, in a way that the compiler knows to be the same for all lanes: without
-// it, it takes products of a warpgroup under a condition for ones that may have to wait for each other.
-__device__ __forceinline__ int warp_index() {
-  return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x / 32), 0);
-}
-
-// c += a b over kBlocks times 64 columns, ascending, and waits for it. The blocks of b lie one behind the
-// other. Called by whole warpgroups.
-template <int kTiles, int kBlocks>
-__device__ __forceinline__ void multiply_warpgroup(float (&c)[kTiles][4],
-                                                   std::uint32_t (&a)[4 * kBlocks][4],
-                                                   std::uint64_t b) {
-  constexpr std::uint64_t kBlockStep = 8 * kTiles * 128 >> 4;
-  constexpr std::uint64_t kColumnStep = 32 >> 4;  // 16 columns of 64
-  hold_registers(a);
-  hold_registers(c);
-  wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < 4 * kBlocks; ++k) {
-    wgmma_k16(c, a[k], b + k / 4 * kBlockStep + k % 4 * kColumnStep);
-  }
-  wgmma_commit();
-  wgmma_wait<0>();
-  hold_registers(a);  // ptxas 13.0 may else give them to others while products still read them
-  hold_registers(c);
-}
-
 // c[i] += a[i] b[i] over kBlocks times 64 columns, kChains chains side by side, each ascending, and waits for
-// them. The blocks of b lie one behind the other.
+// them. The blocks of b lie one behind the other. Called by whole warpgroups.
 template <int kTiles, int kChains, int kBlocks>
 __device__ __forceinline__ void multiply_chains(float (&c)[kChains][kTiles][4],
                                                 std::uint32_t (&a)[kChains][4 * kBlocks][4],
@@ -105,6 +78,16 @@ __device__ __forceinline__ void multiply_chains(float (&c)[kChains][kTiles][4],
     hold_registers(a[i]);  // ptxas 13.0 may else give them to others while products still read them
     hold_registers(c[i]);
   }
+}
+
+// The same of one chain.
+template <int kTiles, int kBlocks>
+__device__ __forceinline__ void multiply_warpgroup(float (&c)[kTiles][4],
+                                                   std::uint32_t (&a)[4 * kBlocks][4],
+                                                   std::uint64_t b) {
+  multiply_chains<kTiles, 1, kBlocks>(reinterpret_cast<float(&)[1][kTiles][4]>(c),
+                                      reinterpret_cast<std::uint32_t(&)[1][4 * kBlocks][4]>(a),
+                                      {b});
 }
 
 }  // namespace fut::cuda::ptx

@@ -9,17 +9,6 @@
 
 namespace fut::test {
 
-// Two layers, two heads of 64 that share keys and values: the least that can be quantised.
-inline ToyModelOptions small_quantizable_model() {
-  ToyModelOptions options;
-  options.hidden_size = 128;
-  options.num_q_heads = 2;
-  options.num_kv_heads = 1;
-  options.head_dim = 64;
-  options.intermediate_size = 256;
-  return options;
-}
-
 // The options of a run in the default precision, whose quantised copies stay inside `folder`.
 inline ProcessOptions in_default_precision(const std::filesystem::path& folder) {
   return with_variables({{"FUT_PRECISION", std::nullopt},

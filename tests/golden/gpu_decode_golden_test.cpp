@@ -28,6 +28,11 @@ class GpuDecode : public testing::Test {
   [[nodiscard]] static TokenWindows windows(int count, int tokens) {
     return heldout_windows(source_path("tests/golden/demo-6m"), count, tokens);
   }
+  // The packed model over a BF16 cache.
+  [[nodiscard]] ModelRunner runner(Precision precision, bool gpu) const {
+    return ModelRunner(
+        packed(), {.precision = precision, .kv_cache = cache_of(KvCacheDtype::Bf16), .gpu = gpu});
+  }
 
  private:
   TempFolder folder_;
@@ -35,12 +40,11 @@ class GpuDecode : public testing::Test {
 
 TEST_F(GpuDecode, HasThePerplexityOfTheCpuReference) {
   const TokenWindows text = windows(16, 1024);
-  const RunnerOptions options{.precision = Precision::Int4,
-                              .kv_cache = cache_of(KvCacheDtype::Bf16)};
-  RunnerOptions on_gpu = options;
-  on_gpu.gpu = true;
-  const double expected = ModelRunner(packed(), options).score(text, StepKind::Decode).perplexity;
-  const double actual = ModelRunner(packed(), on_gpu).score(text, StepKind::Decode).perplexity;
+  const auto perplexity = [&](bool gpu) {
+    return runner(Precision::Int4, gpu).score(text, StepKind::Decode).perplexity;
+  };
+  const double expected = perplexity(false);
+  const double actual = perplexity(true);
   std::printf("INT4, BF16 cache: CPU %.5f, GPU %.5f\n", expected, actual);
   EXPECT_LE(std::abs(actual - expected), kMostPerplexity);
 }
@@ -49,14 +53,10 @@ TEST_F(GpuDecode, HasThePerplexityOfTheCpuReference) {
 // such differences have a direction.
 TEST_F(GpuDecode, LeansToNoSideOfTheCpuReferenceWithEightBits) {
   const TokenWindows text = windows(6, 512);
-  const RunnerOptions options{.precision = Precision::Fp8,
-                              .kv_cache = cache_of(KvCacheDtype::Bf16)};
-  RunnerOptions on_gpu = options;
-  on_gpu.gpu = true;
-  const auto rows_of = [&](const RunnerOptions& o) {
-    return ModelRunner(packed(), o).window_logits(text, StepKind::Decode);
+  const auto rows = [&](bool gpu) {
+    return runner(Precision::Fp8, gpu).window_logits(text, StepKind::Decode);
   };
-  const RowComparison seen = compare_windows(rows_of(options), rows_of(on_gpu), text);
+  const RowComparison seen = compare_windows(rows(false), rows(true), text);
   std::printf("FP8: KL %.3g, difference %.2g +- %.2g, top-1 %.4f\n", seen.kl, seen.difference,
               seen.difference_error, seen.top1);
   EXPECT_LE(std::abs(seen.difference), 3 * seen.difference_error);

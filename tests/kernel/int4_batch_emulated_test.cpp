@@ -110,14 +110,10 @@ struct Setting {
 
 std::string describe(const Problem& p, const Int4BatchPlan& plan, const Setting& setting) {
   const auto& a = plan.args;
-  const auto text = [](const char* name, std::int64_t value) {
-    return std::string(name) + std::to_string(value);
-  };
-  return text("", p.tile.rows) + text(" x ", p.tile.cols) + text(", groups of ", p.tile.group) +
-         text(", tokens ", a.num_tokens) + text(", cluster ", a.cluster) +
-         text(", blocks ", plan.num_blocks) + text(", warpgroups ", a.warpgroups) +
-         text(" of ", setting.most_warpgroups) + text(", stages ", a.stages) +
-         text(", seed ", setting.seed);
+  return describe_shape(p) + named(", tokens ", a.num_tokens) + named(", cluster ", a.cluster) +
+         named(", blocks ", plan.num_blocks) + named(", warpgroups ", a.warpgroups) +
+         named(" of ", setting.most_warpgroups) + named(", stages ", a.stages) +
+         named(", seed ", setting.seed);
 }
 
 // Empty, or what is wrong.

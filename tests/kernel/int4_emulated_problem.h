@@ -263,6 +263,15 @@ class Outputs {
   std::vector<int> writes_;
 };
 
+// "tokens 3" and the like, for descriptions.
+inline std::string named(const char* name, std::int64_t value) {
+  return name + std::to_string(value);
+}
+
+inline std::string describe_shape(const Problem& p) {
+  return named("", p.tile.rows) + named(" x ", p.tile.cols) + named(", groups of ", p.tile.group);
+}
+
 // Who is told by finish() what a thread noticed.
 enum class Told { Itself, ItsBlock };
 

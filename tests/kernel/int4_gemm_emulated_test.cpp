@@ -57,13 +57,9 @@ std::string emulate(const Problem& problem, const Int4GemmPlan& plan, const Oper
 
 std::string describe(const Problem& p, const Int4GemmPlan& plan, std::uint32_t seed) {
   const auto& a = plan.args;
-  const auto text = [](const char* name, std::int64_t value) {
-    return std::string(name) + std::to_string(value);
-  };
-  return text("", p.tile.rows) + text(" x ", p.tile.cols) + text(", groups of ", p.tile.group) +
-         text(", tokens ", a.num_tokens) + text(", piece ", plan.piece_groups) +
-         text(", blocks ", plan.num_blocks) + text(", round ", a.round_strips) +
-         text(", seed ", seed);
+  return describe_shape(p) + named(", tokens ", a.num_tokens) +
+         named(", piece ", plan.piece_groups) + named(", blocks ", plan.num_blocks) +
+         named(", round ", a.round_strips) + named(", seed ", seed);
 }
 
 // Calls fn with the Int4GemmConfig of these values.

@@ -199,6 +199,16 @@ ToyModelOptions large_toy_model() {
   return options;
 }
 
+ToyModelOptions small_quantizable_model() {
+  ToyModelOptions options;
+  options.hidden_size = 128;
+  options.num_q_heads = 2;
+  options.num_kv_heads = 1;
+  options.head_dim = 64;
+  options.intermediate_size = 256;
+  return options;
+}
+
 nlohmann::json toy_config(const ToyModelOptions& options) {
   return config_json(options,
                      control_ids(merged_vocabulary(options.vocab_size), options.files.tokenizer));

@@ -63,6 +63,8 @@ struct ToyModelOptions {
   ToyFiles files;
 };
 [[nodiscard]] ToyModelOptions large_toy_model();  // hidden 512, heads of 128, intermediate 1024
+// Two layers, two heads of 64 that share keys and values: the least that can be quantised.
+[[nodiscard]] ToyModelOptions small_quantizable_model();
 
 // Fills `folder`, which is created where it is missing, and returns it.
 std::filesystem::path write_toy_model(const std::filesystem::path& folder,

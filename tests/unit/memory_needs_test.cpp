@@ -25,16 +25,6 @@ std::unique_ptr<Backend> cpu() {
   return make_backend(request, notice);
 }
 
-ToyModelOptions quantizable() {
-  ToyModelOptions options;
-  options.hidden_size = 128;
-  options.num_q_heads = 2;
-  options.num_kv_heads = 1;
-  options.head_dim = 64;
-  options.intermediate_size = 256;
-  return options;
-}
-
 EngineOptions engine_of(const ModelConfig& config, Precision precision, int context,
                         int sequences) {
   EngineOptions options;
@@ -66,7 +56,7 @@ TEST(MemoryNeeds, OfACheckpointAreWhatIsAllocated) {
   for (const bool tied : {false, true}) {
     for (const DType dtype : {DType::BF16, DType::F32}) {
       const TempFolder folder;
-      ToyModelOptions toy = quantizable();
+      ToyModelOptions toy = small_quantizable_model();
       toy.files.dtype = dtype;
       toy.files.tie_word_embeddings = tied;
       toy.files.write_head = !tied;
@@ -89,7 +79,7 @@ TEST(MemoryNeeds, OfACheckpointAreWhatIsAllocated) {
 
 TEST(MemoryNeeds, OfAQuantisedFolderAreWhatIsAllocated) {
   const TempFolder folder;
-  write_toy_model(folder / "toy", quantizable());
+  write_toy_model(folder / "toy", small_quantizable_model());
   for (const int group_size : {64, 128}) {
     PackedOptions how;
     how.group_size = group_size;
@@ -164,7 +154,7 @@ TEST(MemoryNeeds, TheLargestThatFitIsTheLast) {
 
 TEST(Roofline, ReadsWhatTheBenchmarkReads) {
   const TempFolder folder;
-  write_toy_model(folder / "toy", quantizable());
+  write_toy_model(folder / "toy", small_quantizable_model());
   const ModelConfig config = load_model_config(folder / "toy");
   for (const Precision precision : {Precision::Int4, Precision::Fp8, Precision::Bf16}) {
     const auto backend = cpu();

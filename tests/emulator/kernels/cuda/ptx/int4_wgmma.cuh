@@ -14,10 +14,6 @@ inline int swizzled_offset(int token, int k) {
   return token * 128 + (k / 8 ^ token % 8) * 16 + k % 8 * 2;
 }
 
-inline int warp_index() {
-  return static_cast<int>(threadIdx.x / 32);
-}
-
 template <int kTiles, int kBlocks>
 void multiply_warpgroup(float (&c)[kTiles][4], std::uint32_t (&a)[4 * kBlocks][4],
                         std::uint64_t b) {

@@ -8,5 +8,8 @@ namespace fut::cuda::ptx {
 inline int lane() {
   return static_cast<int>(threadIdx.x % 32);
 }
+inline int warp_index() {
+  return static_cast<int>(threadIdx.x / 32);
+}
 
 }  // namespace fut::cuda::ptx

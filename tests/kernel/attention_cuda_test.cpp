@@ -246,6 +246,29 @@ TEST(AttentionCuda, FindsNeedlesAtEveryLength) {
   }
 }
 
+// Random keys have no single answer: here the bounds of the sums themselves, up to the longest context.
+TEST(AttentionCuda, StaysWithinBoundsAtEveryPowerOfTwo) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto backend = gpu_backend();
+  const AttentionShape shape = {2, 1, 128, 128, 128};
+  const std::vector<int> lengths = long_lengths();
+  const Numbers numbers = random_numbers();
+  Int4CacheReference reference(shape, {lengths.back()});
+  Int4Cache cache(*backend, shape, {lengths.back()});
+  int stored = 0;
+  for (const int length : lengths) {
+    if (stored < length - 1) {
+      reference.store({{{0, stored, length - 1 - stored}}, DType::F32, DType::F16, {}}, numbers);
+    }
+    stored = length;
+    cache.overwrite(reference.bytes());
+    const AttentionStep step = decode_step({{0, length - 1, 1}});
+    const std::vector<Bounded> bounds = reference.run_bounded(step, numbers);
+    EXPECT_TRUE(within_bounds(bounds, cache.run(step, numbers), {1, shape.q_cols()}))
+        << "length " << length;
+  }
+}
+
 TEST(AttentionCuda, GivesTheSameBitsHoweverTheWorkIsHandedOut) {
   FUT_REQUIRE_GPU_DEVICE();
   cuda::CudaBackend backend(0);

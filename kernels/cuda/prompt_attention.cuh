@@ -59,10 +59,11 @@ class PromptAttention {
     if (lane_ == 0) ptx::barrier_arrive(barrier);
     __syncwarp();
   }
-  // And with the queries, which only scores ask for.
+  // And with the queries, which only scores ask for, and the tile, which each lane has read by itself: each
+  // says so, once a tile.
   __device__ __forceinline__ void release_keys(int number, bool is_last) const {
     if (lane_ == 0) ptx::barrier_arrive(rings_.empty(kKeyRing, number));
-    if (lane_ == 0 && is_last) ptx::barrier_arrive(rings_.queries_empty());
+    ptx::barrier_arrive_if(rings_.queries_empty(), is_last);
     __syncwarp();
   }
 

@@ -55,7 +55,7 @@ class PromptAttentionRings {
   // By one thread, before anybody uses them.
   __device__ void init_barriers() const {
     ptx::barrier_init(queries_full(), 1);
-    ptx::barrier_init(queries_empty(), kConsumerWarps);
+    ptx::barrier_init(queries_empty(), 32 * kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
       for (const int ring : {kKeyRing, kValueRing}) {
         ptx::barrier_init(full(ring, stage), 1);

@@ -18,6 +18,9 @@ inline void barrier_init_fence() {}
 inline void barrier_arrive(std::uint32_t barrier) {
   emulator::barrier_expect(barrier, 0);
 }
+inline void barrier_arrive_if(std::uint32_t barrier, bool arrives) {
+  if (arrives) barrier_arrive(barrier);
+}
 inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   emulator::barrier_expect(barrier, bytes);
 }

@@ -1,4 +1,5 @@
-// fut chat: a conversation, a line a turn. Every turn sends the whole history again.
+// fut chat: a conversation, a line a turn. Every turn sends the whole history again, of which the engine
+// computes what it has not computed yet.
 #include <csignal>
 
 #include "apps/commands.h"
@@ -69,10 +70,10 @@ class Conversation {
       return 0;
     }
     if (options_.form.verbose_prompt) print_prompt(model_.folder.tokenizer, ids);
-    const TextReply reply =
-        generate_text(engine, model_.folder.tokenizer,
-                      make_text_request(options_, model_, chat_template_, sampling_, ids),
-                      [&](std::string_view piece) { reporter_.text(piece); });
+    TextRequest request = make_text_request(options_, model_, chat_template_, sampling_, ids);
+    request.request.of_conversation = true;
+    const TextReply reply = generate_text(engine, model_.folder.tokenizer, request,
+                                          [&](std::string_view piece) { reporter_.text(piece); });
     reporter_.text("\n");
     Json entry = {{"turn", turn_}};
     add_reply(entry, reply, ids.size(), model_.folder.tokenizer);

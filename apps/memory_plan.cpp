@@ -77,7 +77,10 @@ std::vector<Row> rows_of(const MemoryPlan& plan) {
                    m.sequences)});
   const bool cpu = plan.budget.owner == MemoryOwner::Cpu;
   add({"workspace", "workspace", n.engine.workspace + (cpu ? n.engine.shared : 0)});
-  if (!cpu) add({"history", "history", n.engine.history, "one layer in BF16, for prompts"});
+  if (!cpu) {
+    add({"history", "history", n.engine.history, "one layer in BF16, for prompts"});
+    add({"operands", "operands", n.engine.operands, "of a pass over prompts"});
+  }
   add({"graphs", "graphs", n.graphs, "estimate"});
   add({"driver",
        cpu                                     ? ""

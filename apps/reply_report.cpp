@@ -42,6 +42,7 @@ void add_reply(Json& document, const TextReply& reply, std::size_t prompt_tokens
   if (!reply.events.empty()) document["logprobs"] = logprobs_of(reply, tokenizer);
   Json& timings = document["timings"];
   timings["prompt_tokens"] = prompt_tokens;
+  timings["reused_prompt_tokens"] = reply.reused_tokens;
   timings["reply_tokens"] = reply.ids.size();
   timings["prefill_ms"] = reply.timings.prefill_ms;
   timings["decode_ms"] = reply.timings.decode_ms;
@@ -67,9 +68,11 @@ void tell_about_reply(const TextReply& reply, std::size_t prompt_tokens, int con
   const bool wanted =
       verbosity >= kInfoVerbosity || (verbosity > 0 && standard_error_is_terminal());
   if (!wanted) return;
+  const std::string reused =
+      reply.reused_tokens == 0 ? "" : fmt::format(" ({} of them known)", reply.reused_tokens);
   write_to_standard_error(fmt::format(
-      "[{}, first token after {:.0f} ms; {}, {:.1f} tokens/s; ended by {}]\n",
-      counted(prompt_tokens, "prompt token"), reply.timings.prefill_ms,
+      "[{}{}, first token after {:.0f} ms; {}, {:.1f} tokens/s; ended by {}]\n",
+      counted(prompt_tokens, "prompt token"), reused, reply.timings.prefill_ms,
       counted(reply.ids.size(), "token"), decode_rate(reply), finish_reason_name(reply.finish)));
 }
 

@@ -23,8 +23,11 @@ SchedulerLimits scheduler_limits(const EngineOptions& o) {
   limits.context_tokens = o.context_tokens;
   limits.max_sequences = o.max_sequences;
   limits.prefill_chunk = o.prefill_chunk;
-  // Up to four prompts' chunks in one step; more would make an interrupt wait longer.
-  limits.max_prefill_tokens = o.prefill_chunk * std::min(o.max_sequences, 4);
+  // As many as there can be of all sequences, within the budget, and always one's own.
+  const std::int64_t longest = std::min(o.prefill_chunk, o.context_tokens);
+  const std::int64_t budget = o.pass_tokens > 0 ? o.pass_tokens : kDefaultPassTokens;
+  limits.max_prefill_tokens =
+      static_cast<int>(std::max(longest, std::min(budget, longest * o.max_sequences)));
   limits.num_pages = static_cast<int>(layout::pages_for_tokens(o.context_tokens)) * o.max_sequences;
   return limits;
 }
@@ -32,7 +35,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& o) {
 WorkspaceLimits workspace_limits(const EngineOptions& o) {
   const SchedulerLimits s = scheduler_limits(o);
   WorkspaceLimits limits;
-  limits.max_tokens = std::max(s.max_prefill_tokens, o.max_sequences);
+  limits.max_tokens = s.max_prefill_tokens;
   limits.max_sequences = o.max_sequences;
   limits.max_logit_rows = o.max_sequences;
   limits.max_pages = s.num_pages;
@@ -55,19 +58,25 @@ int resolve_context_tokens(const ModelConfig& config, int wanted) {
   return wanted;
 }
 
-EngineBytes engine_bytes(const ModelConfig& config, const EngineOptions& options) {
+EngineBytes engine_bytes(const ModelConfig& config, Precision precision,
+                         const EngineOptions& options) {
   const EngineOptions o = resolve(options, config);
   const KvCacheBytes cache =
       kv_cache_bytes(config, o.kv_cache, scheduler_limits(o).num_pages, o.max_sequences);
   return {cache.pool + cache.raw,
-          Workspace::bytes(config, o.kv_cache.dtype, workspace_limits(o)) +
+          Workspace::bytes(config, precision, o.kv_cache.dtype, workspace_limits(o)) +
               SampleBuffers::bytes(o.max_sequences, o.context_tokens) +
               DecodeLoop::device_bytes(o.max_sequences),
           DecodeLoop::shared_bytes(o.max_sequences),
           o.kv_cache.dtype == KvCacheDtype::Int4
               ? layout::widened_history_bytes({config.num_kv_heads, config.head_dim},
                                               scheduler_limits(o).num_pages)
-              : 0};
+              : 0,
+          // Of the type of what attention gives its reader.
+          static_cast<std::size_t>(scheduler_limits(o).max_prefill_tokens) *
+              static_cast<std::size_t>(config.hidden_size) *
+              static_cast<std::size_t>(dtype_bytes(
+                  step_types(precision, StepKind::Prefill, o.kv_cache.dtype).attention))};
 }
 
 Engine::Engine(Backend& backend, Model model, const EngineOptions& options)
@@ -93,7 +102,8 @@ SequenceId Engine::submit(Request request) {
         "tokenizer_config.json does not belong to these weights",
         id, vocab_size);
   }
-  const SequenceId id = scheduler_.submit(request.prompt, request.max_new_tokens, request.end_ids);
+  const SequenceId id = scheduler_.submit(request.prompt, request.max_new_tokens, request.end_ids,
+                                          request.of_conversation);
   requests_.emplace(id, std::move(request));
   return id;
 }
@@ -184,6 +194,7 @@ void Engine::finish_step(const Batch& batch, std::span<const std::int32_t> token
     event.sequence = batch.logit_sequences[i];
     event.token = tokens[i];
     event.position = static_cast<int>(scheduler_.tokens(event.sequence).size());
+    event.reused_tokens = scheduler_.reused_tokens(event.sequence);
     const int num_logprobs = requests_.at(event.sequence).num_logprobs;
     if (event.token == kNoToken) {
       event.finish = FinishReason::Error;
@@ -195,7 +206,7 @@ void Engine::finish_step(const Batch& batch, std::span<const std::int32_t> token
     events_.push_back(std::move(event));
   }
   for (const TokenEvent& event : events_) {
-    if (event.finish) scheduler_.cancel(event.sequence);
+    if (event.finish) scheduler_.discard(event.sequence);
   }
   const auto reasons = scheduler_.commit(batch, tokens);
   for (std::size_t i = 0; i < events_.size(); ++i) {

@@ -27,10 +27,16 @@ inline constexpr int kLeastContextTokens = 2;  // one of the prompt, one of the 
 // kDefaultContextTokens. Throws Usage where it is outside kLeastContextTokens .. the model's own.
 [[nodiscard]] int resolve_context_tokens(const ModelConfig& config, int wanted);
 
+// Tokens of several prompts that go in one pass: enough for the best rate, and a bound on how long an
+// interrupt waits and on what activations take.
+inline constexpr int kDefaultPassTokens = 8192;
+
 struct EngineOptions {
   int context_tokens = 0;  // of one sequence, as resolve_context_tokens takes it
   int max_sequences = 1;
   int prefill_chunk = kDefaultPrefillChunk;
+  // Of several prompts in one pass, at most; 0: kDefaultPassTokens, or a chunk where that is more.
+  int pass_tokens = 0;
   KvCacheOptions kv_cache;  // as resolve_kv_cache gives it
   // Decode steps that are launched before the oldest one's tokens are looked at, at most
   // DecodeLoop::kMostAhead; 0: two where the backend runs ahead, else one. Replies do not depend on it.
@@ -43,9 +49,11 @@ struct EngineBytes {
   std::size_t workspace = 0;  // activations, tables, arrays of a step
   std::size_t shared = 0;     // with the host: no memory of a GPU
   std::size_t history = 0;    // GPU, INT4 cache: one layer's pages widened, with the first prompt
+  std::size_t operands = 0;   // GPU: normalised rows of a pass, with the first prompt
 };
 // Throws as resolve_context_tokens.
-[[nodiscard]] EngineBytes engine_bytes(const ModelConfig& config, const EngineOptions& options);
+[[nodiscard]] EngineBytes engine_bytes(const ModelConfig& config, Precision precision,
+                                       const EngineOptions& options);
 
 struct TokenLogprob {
   std::int32_t token = 0;
@@ -59,6 +67,10 @@ struct Request {
   SamplingParams sampling;
   int num_logprobs = 0;  // > 0: log-probabilities, before any sampling stage, of the chosen token
                          // and of the best n
+  // Begins with what the last request of a conversation left in the cache, as far as both have the
+  // same tokens (see scheduler.h), and leaves its own to the next one. Its bits then depend on what was
+  // there: keys of a reply were computed by decode.
+  bool of_conversation = false;
 };
 
 struct TokenEvent {
@@ -66,6 +78,7 @@ struct TokenEvent {
   std::int32_t token = 0;              // kNoToken where finish is Error: the logits were not finite
   int position = 0;                    // of the token in its sequence, prompt included
   std::optional<FinishReason> finish;  // set on a sequence's last event
+  int reused_tokens = 0;               // of the prompt, those that were in the cache already
   float logprob = 0;                   // when asked for
   std::vector<TokenLogprob> top_logprobs;  // falling; when asked for
 };

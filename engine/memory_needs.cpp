@@ -36,7 +36,7 @@ int largest(int least, int most, const Fits& fits) {
 
 MemoryNeeds memory_needs(const WeightBytes& weights, const ModelConfig& config,
                          const EngineOptions& options, MemoryOwner owner) {
-  MemoryNeeds needs{weights, engine_bytes(config, options), 0, 0, 0};
+  MemoryNeeds needs{weights, engine_bytes(config, weights.precision, options), 0, 0, 0};
   needs.total = weights.total() + needs.engine.kv_cache + needs.engine.workspace;
   if (owner == MemoryOwner::Cpu) {
     needs.total += needs.engine.shared;
@@ -45,7 +45,7 @@ MemoryNeeds memory_needs(const WeightBytes& weights, const ModelConfig& config,
   needs.graphs = launches_of_step(config) * kGraphBytesOfLaunch *
                  static_cast<std::size_t>(options.max_sequences);
   needs.driver = kKernelBytes + (owner == MemoryOwner::UnseenGpu ? kContextBytes : 0);
-  needs.total += needs.engine.history + needs.graphs + needs.driver;
+  needs.total += needs.engine.history + needs.engine.operands + needs.graphs + needs.driver;
   return needs;
 }
 

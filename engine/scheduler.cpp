@@ -13,15 +13,16 @@ Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), pool_(lim
   FUT_CHECK(limits.max_sequences >= 1, "{} sequences", limits.max_sequences);
   FUT_CHECK(limits.prefill_chunk >= 1 && limits.prefill_chunk % layout::kPageTokens == 0,
             "prefill chunk of {} tokens, pages of {}", limits.prefill_chunk, layout::kPageTokens);
-  FUT_CHECK(limits.max_prefill_tokens >= limits.prefill_chunk, "step of {} tokens, chunk of {}",
-            limits.max_prefill_tokens, limits.prefill_chunk);
+  FUT_CHECK(limits.max_prefill_tokens >= std::min(limits.prefill_chunk, limits.context_tokens),
+            "step of {} tokens, chunk of {}, context of {}", limits.max_prefill_tokens,
+            limits.prefill_chunk, limits.context_tokens);
   FUT_CHECK(limits.num_pages >= layout::pages_for_tokens(limits.context_tokens),
             "{} pages for a context of {} tokens", limits.num_pages, limits.context_tokens);
   for (int slot = limits.max_sequences - 1; slot >= 0; --slot) free_raw_slots_.push_back(slot);
 }
 
 SequenceId Scheduler::submit(std::vector<std::int32_t> prompt, std::int64_t max_new_tokens,
-                             std::vector<std::int32_t> end_ids) {
+                             std::vector<std::int32_t> end_ids, bool of_conversation) {
   if (prompt.empty()) {
     throw usage_error("the prompt has no tokens: give a text, or a model whose tokenizer adds BOS");
   }
@@ -41,6 +42,7 @@ SequenceId Scheduler::submit(std::vector<std::int32_t> prompt, std::int64_t max_
   s.num_prompt = static_cast<int>(num_prompt);
   s.tokens = std::move(prompt);
   s.end_ids = std::move(end_ids);
+  s.of_conversation = of_conversation;
   const SequenceId id = next_id_++;
   sequences_.emplace(id, std::move(s));
   waiting_.push_back(id);
@@ -49,17 +51,61 @@ SequenceId Scheduler::submit(std::vector<std::int32_t> prompt, std::int64_t max_
 
 void Scheduler::admit() {
   while (!waiting_.empty() && static_cast<int>(running_.size()) < limits_.max_sequences) {
-    Sequence& s = sequences_.at(waiting_.front());
-    // The last token of a reply is never fed back, but its page costs little and keeps the rule
-    // plain.
-    auto pages = pool_.take(layout::pages_for_tokens(s.max_tokens));
-    if (!pages) return;  // in order of arrival: nobody overtakes the one that waits
-    s.pages = std::move(*pages);
-    s.raw_slot = free_raw_slots_.back();
-    free_raw_slots_.pop_back();
+    // In order of arrival: nobody overtakes the one that waits.
+    if (!give_room(sequences_.at(waiting_.front()))) return;
     running_.push_back(waiting_.front());
     waiting_.pop_front();
   }
+}
+
+int Scheduler::reusable_tokens(const Sequence& s) const {
+  if (!s.of_conversation || !remains_) return 0;
+  // The last token of the prompt is computed in any case: its logits are wanted.
+  const auto most = std::min(remains_->tokens.size(), s.tokens.size() - 1);
+  const auto end = remains_->tokens.begin() + static_cast<std::ptrdiff_t>(most);
+  const auto common = std::mismatch(remains_->tokens.begin(), end, s.tokens.begin()).first -
+                      remains_->tokens.begin();
+  return static_cast<int>(common / kReuseTokens * kReuseTokens);
+}
+
+bool Scheduler::give_room(Sequence& s) {
+  // The last token of a reply is never fed back, but its page costs little and keeps the rule
+  // plain.
+  const auto wanted = static_cast<std::size_t>(layout::pages_for_tokens(s.max_tokens));
+  if (const int reused = reusable_tokens(s); reused > 0) {
+    if (wanted > remains_->pages.size() + static_cast<std::size_t>(pool_.num_free())) return false;
+    s.num_cached = s.num_reused = reused;
+    s.pages = std::move(remains_->pages);
+    s.raw_slot = remains_->raw_slot;
+    remains_.reset();
+    resize_pages(s, wanted);
+    return true;
+  }
+  if (free_raw_slots_.empty() || static_cast<std::size_t>(pool_.num_free()) < wanted)
+    drop_remains();
+  if (static_cast<std::size_t>(pool_.num_free()) < wanted) return false;
+  resize_pages(s, wanted);
+  s.raw_slot = free_raw_slots_.back();
+  free_raw_slots_.pop_back();
+  return true;
+}
+
+void Scheduler::resize_pages(Sequence& s, std::size_t wanted) {
+  if (wanted < s.pages.size()) {
+    pool_.give_back({s.pages.begin() + static_cast<std::ptrdiff_t>(wanted), s.pages.end()});
+    s.pages.resize(wanted);
+    return;
+  }
+  const auto more = pool_.take(static_cast<std::int64_t>(wanted - s.pages.size()));
+  FUT_CHECK(more.has_value(), "{} pages of {} free", wanted - s.pages.size(), pool_.num_free());
+  s.pages.insert(s.pages.end(), more->begin(), more->end());
+}
+
+void Scheduler::drop_remains() {
+  if (!remains_) return;
+  pool_.give_back(remains_->pages);
+  free_raw_slots_.push_back(remains_->raw_slot);
+  remains_.reset();
 }
 
 void Scheduler::append(Batch& batch, SequenceId id, const Sequence& s, int num_tokens) const {
@@ -94,7 +140,8 @@ Batch Scheduler::next_batch() {
     if (s.num_cached >= s.num_prompt) continue;
     const int chunk_end = (s.num_cached / limits_.prefill_chunk + 1) * limits_.prefill_chunk;
     const int pass = std::min(chunk_end, s.num_prompt) - s.num_cached;
-    if (pass > budget) break;  // never cut at another place to fill the step
+    // Never cut at another place to fill the step. Whoever is first always has a place in it.
+    if (pass > budget) continue;
     budget -= pass;
     append(batch, id, s, pass);
   }
@@ -132,11 +179,27 @@ std::vector<std::optional<FinishReason>> Scheduler::commit(
 }
 
 void Scheduler::cancel(SequenceId id) {
+  remove(id, true);
+}
+
+void Scheduler::discard(SequenceId id) {
+  remove(id, false);
+}
+
+void Scheduler::remove(SequenceId id, bool may_leave_remains) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  pool_.give_back(found->second.pages);
-  if (std::erase(running_, id) > 0) free_raw_slots_.push_back(found->second.raw_slot);
+  Sequence& s = found->second;
+  const bool was_running = std::erase(running_, id) > 0;
   std::erase(waiting_, id);
+  if (was_running && may_leave_remains && s.of_conversation && s.num_cached >= kReuseTokens) {
+    drop_remains();
+    s.tokens.resize(static_cast<std::size_t>(s.num_cached));
+    remains_ = Remains{std::move(s.tokens), std::move(s.pages), s.raw_slot};
+  } else {
+    pool_.give_back(s.pages);
+    if (was_running) free_raw_slots_.push_back(s.raw_slot);
+  }
   sequences_.erase(found);
 }
 

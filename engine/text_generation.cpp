@@ -76,6 +76,7 @@ std::string ReplyInProgress::take(const TokenEvent& event) {
     return {};
   }
   if (reply_.ids.empty()) first_ = Clock::now();
+  reply_.reused_tokens = event.reused_tokens;
   reply_.ids.push_back(event.token);
   if (keeps_events_) reply_.events.push_back(event);
   std::string piece = text_.push(event.token);

@@ -34,6 +34,7 @@ struct TextReply {
   std::vector<std::int32_t> ids;  // end token included
   std::string text;               // without it
   FinishReason finish = FinishReason::Error;
+  int reused_tokens = 0;            // of the prompt, see TokenEvent
   std::optional<std::string> stop;  // the string that matched
   std::string error;                // what went wrong, where finish is Error
   std::vector<TokenEvent> events;   // one for each id, where logprobs were asked for

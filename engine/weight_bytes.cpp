@@ -27,7 +27,9 @@ struct StoredTensor {
 // Adds up what CheckpointLoading puts into its arena.
 class CheckpointSum {
  public:
-  explicit CheckpointSum(Precision precision) : precision_(precision) {}
+  explicit CheckpointSum(Precision precision) : precision_(precision) {
+    sum_.precision = precision;
+  }
 
   void add(std::size_t WeightBytes::*part, const StoredTensor& tensor) {
     const bool as_stored = precision_ == Precision::F32;
@@ -106,6 +108,7 @@ WeightBytes checkpoint_weight_bytes(const ModelConfig& config, Precision precisi
 WeightBytes packed_weight_bytes(const ModelConfig& config, int group_size, Precision precision,
                                 HeadChoice head) {
   WeightBytes sum;
+  sum.precision = precision;
   const auto add = [&](std::size_t WeightBytes::*part, const PackedTensor& tensor, int times) {
     const auto bytes = static_cast<std::size_t>(tensor_bytes(tensor));
     sum.*part += Arena::aligned(bytes) * static_cast<std::size_t>(times);

@@ -9,6 +9,7 @@
 namespace fut {
 
 struct WeightBytes {
+  Precision precision = Precision::F32;  // that they serve
   std::size_t embedding = 0;
   std::size_t layers = 0;  // f32 and bf16: the one copy
   std::size_t fp8_copy = 0;

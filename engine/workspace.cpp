@@ -1,6 +1,8 @@
 // Buffers of one step.
 #include "engine/workspace.h"
 
+#include <algorithm>
+
 #include "engine/upload.h"
 #include "kernels/check.h"
 
@@ -23,47 +25,69 @@ std::int64_t kv_width(const ModelConfig& config) {
   return static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim;
 }
 
+// Of an activation that is there in both kinds of step, in the type that `type` names.
+class StepRows {
+ public:
+  StepRows(Precision precision, KvCacheDtype kv_dtype, const WorkspaceLimits& limits)
+      : prefill_(step_types(precision, StepKind::Prefill, kv_dtype)),
+        decode_(step_types(precision, StepKind::Decode, kv_dtype)),
+        limits_(limits) {}
+
+  [[nodiscard]] std::size_t bytes(DType StepTypes::*type, std::int64_t cols) const {
+    return static_cast<std::size_t>(
+        cols * std::max(std::int64_t{limits_.max_tokens} * dtype_bytes(prefill_.*type),
+                        std::int64_t{limits_.max_sequences} * dtype_bytes(decode_.*type)));
+  }
+
+ private:
+  StepTypes prefill_, decode_;
+  const WorkspaceLimits& limits_;
+};
+
 }  // namespace
 
 std::vector<Workspace::Allocation> Workspace::allocations(const ModelConfig& config,
+                                                          Precision precision,
                                                           KvCacheDtype kv_dtype,
                                                           const WorkspaceLimits& limits) {
   using W = Workspace;
+  const StepRows rows(precision, kv_dtype, limits);
+  const int most_tokens = std::max(limits.max_tokens, limits.max_sequences);
   std::vector<Allocation> all = {
-      {&W::token_ids_, ints(limits.max_tokens)},
-      {&W::positions_, ints(limits.max_tokens)},
+      {&W::token_ids_, ints(most_tokens)},
+      {&W::positions_, ints(most_tokens)},
       {&W::q_indptr_, ints(limits.max_sequences + 1)},
       {&W::kv_indptr_, ints(limits.max_sequences + 1)},
       {&W::page_table_, ints(limits.max_pages)},
       {&W::kv_lengths_, ints(limits.max_sequences)},
       {&W::raw_slots_, ints(limits.max_sequences)},
       {&W::logit_rows_, ints(limits.max_logit_rows)},
-      {&W::residual_, floats(limits.max_tokens, config.hidden_size)},
-      {&W::query_, floats(limits.max_tokens, q_width(config))},
-      {&W::attention_, floats(limits.max_tokens, q_width(config))},
-      {&W::ffn_, floats(limits.max_tokens, config.intermediate_size)},
-      {&W::ffn_exponents_, ints(limits.max_tokens)},
+      {&W::residual_, rows.bytes(&StepTypes::residual, config.hidden_size)},
+      {&W::query_, rows.bytes(&StepTypes::qkv, q_width(config))},
+      {&W::attention_, rows.bytes(&StepTypes::attention, q_width(config))},
+      {&W::ffn_, rows.bytes(&StepTypes::ffn, config.intermediate_size)},
+      {&W::ffn_exponents_, ints(limits.max_sequences)},
       {&W::logits_, floats(limits.max_logit_rows, config.vocab_size)},
       {&W::rope_cos_, floats(limits.context_tokens, config.head_dim / 2)},
       {&W::rope_sin_, floats(limits.context_tokens, config.head_dim / 2)}};
   if (kv_dtype == KvCacheDtype::Int4) {
-    all.push_back({&W::key_, floats(limits.max_tokens, kv_width(config))});
-    all.push_back({&W::value_, floats(limits.max_tokens, kv_width(config))});
+    all.push_back({&W::key_, rows.bytes(&StepTypes::qkv, kv_width(config))});
+    all.push_back({&W::value_, rows.bytes(&StepTypes::qkv, kv_width(config))});
   }
   return all;
 }
 
-std::size_t Workspace::bytes(const ModelConfig& config, KvCacheDtype kv_dtype,
+std::size_t Workspace::bytes(const ModelConfig& config, Precision precision, KvCacheDtype kv_dtype,
                              const WorkspaceLimits& limits) {
   std::size_t sum = 0;
-  for (const Allocation& a : allocations(config, kv_dtype, limits)) sum += a.bytes;
+  for (const Allocation& a : allocations(config, precision, kv_dtype, limits)) sum += a.bytes;
   return sum;
 }
 
 Workspace::Workspace(Backend& backend, const ModelConfig& config, Precision precision,
                      KvCacheDtype kv_dtype, const WorkspaceLimits& limits)
     : config_(config), precision_(precision), kv_dtype_(kv_dtype), limits_(limits) {
-  for (const Allocation& a : allocations(config, kv_dtype, limits)) {
+  for (const Allocation& a : allocations(config, precision, kv_dtype, limits)) {
     this->*a.buffer = backend.allocate(a.bytes);
   }
   const RopeTable rope = make_rope_table(config.rope, config.head_dim, limits.context_tokens);
@@ -72,6 +96,9 @@ Workspace::Workspace(Backend& backend, const ModelConfig& config, Precision prec
 }
 
 void Workspace::upload(Backend& backend, const Batch& batch) {
+  const int most = batch.kind == StepKind::Decode ? limits_.max_sequences : limits_.max_tokens;
+  FUT_CHECK(std::ssize(batch.token_ids) <= most, "{} tokens in a step, {} at most",
+            batch.token_ids.size(), most);
   upload_values(backend, token_ids_, batch.token_ids);
   upload_values(backend, positions_, batch.positions);
   upload_values(backend, q_indptr_, batch.q_indptr);

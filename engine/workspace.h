@@ -12,8 +12,8 @@
 namespace fut {
 
 struct WorkspaceLimits {
-  int max_tokens = 0;  // of one step
-  int max_sequences = 0;
+  int max_tokens = 0;     // of a step of prefill
+  int max_sequences = 0;  // of a step of either kind; the tokens of one of decode
   int max_logit_rows = 0;
   int max_pages = 0;       // page-table entries of one step
   int context_tokens = 0;  // rows of the rope table
@@ -25,8 +25,8 @@ class Workspace {
             const WorkspaceLimits& limits);
 
   // What such a workspace allocates.
-  [[nodiscard]] static std::size_t bytes(const ModelConfig& config, KvCacheDtype kv_dtype,
-                                         const WorkspaceLimits& limits);
+  [[nodiscard]] static std::size_t bytes(const ModelConfig& config, Precision precision,
+                                         KvCacheDtype kv_dtype, const WorkspaceLimits& limits);
 
   // Copies a step's arrays to the device; the views below have its types and rows from then on.
   // Throws Runtime when a limit is exceeded.
@@ -66,6 +66,7 @@ class Workspace {
     std::size_t bytes;
   };
   [[nodiscard]] static std::vector<Allocation> allocations(const ModelConfig& config,
+                                                           Precision precision,
                                                            KvCacheDtype kv_dtype,
                                                            const WorkspaceLimits& limits);
   [[nodiscard]] ActivationView view(const DeviceBuffer& buffer, DType dtype,
@@ -81,7 +82,7 @@ class Workspace {
   std::int64_t num_logit_rows_ = 0;
   DeviceBuffer token_ids_, positions_, q_indptr_, kv_indptr_, page_table_, kv_lengths_, raw_slots_,
       logit_rows_;
-  // Each as large as float32 needs it; a step's narrower types use the first part.
+  // Each as large as the types of either kind of step need it.
   DeviceBuffer residual_, query_, key_, value_, attention_, ffn_, ffn_exponents_, logits_;
   DeviceBuffer rope_cos_, rope_sin_;
 };

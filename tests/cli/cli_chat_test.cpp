@@ -108,6 +108,19 @@ TEST_F(Chat, CommandsAreNoTurns) {
   expect_success(chat(" /exit\nhi\n"), "Hi\nHi\n");  // a blank in front makes it something said
 }
 
+TEST_F(Chat, EachTurnComputesItsNewTokensAlone) {
+  const auto replies = json_of(chat("one\ntwo\nthree\n", {"-o", "json"})).at("replies");
+  ASSERT_EQ(replies.size(), 3U);
+  int in_cache = 0;
+  for (const auto& reply : replies) {
+    const auto& timings = reply.at("timings");
+    EXPECT_EQ(timings.at("reused_prompt_tokens"), in_cache / 16 * 16);
+    // All but the last token of the reply, which nothing followed.
+    in_cache = timings.at("prompt_tokens").get<int>() + timings.at("reply_tokens").get<int>() - 1;
+  }
+  EXPECT_GT(in_cache, 16);
+}
+
 TEST_F(Chat, HistoryGrowsAndClearForgetsIt) {
   const auto replies = json_of(chat("a\nb\n/clear\nc\n", {"-o", "json"})).at("replies");
   ASSERT_EQ(replies.size(), 3U);

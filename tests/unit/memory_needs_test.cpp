@@ -111,8 +111,10 @@ TEST(MemoryNeeds, AGpuHasItsDriverBeside) {
   const MemoryNeeds seen = memory_needs(weights, config, options, MemoryOwner::Gpu);
   const MemoryNeeds unseen = memory_needs(weights, config, options, MemoryOwner::UnseenGpu);
   EXPECT_EQ(on_cpu.driver + on_cpu.graphs, 0U);
-  EXPECT_EQ(seen.total,
-            on_cpu.total - on_cpu.engine.shared + seen.engine.history + seen.graphs + seen.driver);
+  EXPECT_EQ(seen.total, on_cpu.total - on_cpu.engine.shared + seen.engine.history +
+                            seen.engine.operands + seen.graphs + seen.driver);
+  // A byte for each of 8192 tokens' inputs.
+  EXPECT_EQ(seen.engine.operands, 8192U * 4096);
   // Keys and values of 8 heads of 128 dims, two bytes each, of 4 x 8192 tokens.
   EXPECT_EQ(seen.engine.history, 2U * 8 * 128 * 2 * 4 * 8192);
   EXPECT_GT(unseen.driver, seen.driver);

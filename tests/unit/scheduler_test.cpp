@@ -175,12 +175,147 @@ TEST(Scheduler, CancelFreesPagesAndIsForgivingOfUnknownIds) {
   EXPECT_TRUE(scheduler.idle());
 }
 
+TEST(Scheduler, AShortPromptGoesAheadInAStepThatHasNoRoomForTheNextPass) {
+  SchedulerLimits limits = small_limits();
+  limits.max_prefill_tokens = 200;
+  Scheduler scheduler(limits);
+  const SequenceId first = scheduler.submit(prompt(128), 1, {});
+  const SequenceId second = scheduler.submit(prompt(128), 1, {});
+  const SequenceId third = scheduler.submit(prompt(72), 1, {});
+  Batch batch = scheduler.next_batch();
+  EXPECT_EQ(batch.sequences, (std::vector<SequenceId>{first, third}));
+  commit(scheduler, batch);
+  batch = scheduler.next_batch();
+  EXPECT_EQ(batch.sequences, (std::vector<SequenceId>{second}));
+}
+
+TEST(Scheduler, AContextBelowTheChunkNeedsNoStepsOfAChunk) {
+  SchedulerLimits limits = small_limits();
+  limits.context_tokens = 100;
+  limits.max_prefill_tokens = 100;
+  Scheduler scheduler(limits);
+  scheduler.submit(prompt(99), 1, {});
+  EXPECT_EQ(scheduler.next_batch().token_ids.size(), 99U);
+}
+
+// ---- conversations
+
+// Prompt and reply of a sequence of a conversation that ends by `reply_tokens`; its id.
+SequenceId talk(Scheduler& scheduler, const std::vector<std::int32_t>& text, int reply_tokens,
+                int& first_position) {
+  const SequenceId id = scheduler.submit(text, reply_tokens, {}, true);
+  first_position = -1;
+  while (scheduler.is_live(id)) {
+    const Batch batch = scheduler.next_batch();
+    if (first_position < 0) first_position = batch.positions.at(0);
+    commit(scheduler, batch);
+  }
+  return id;
+}
+
+TEST(Scheduler, AConversationGoesOnAtTheLastMultipleOfSixteen) {
+  Scheduler scheduler(small_limits());
+  int first = 0;
+  talk(scheduler, prompt(60), 10, first);
+  EXPECT_EQ(first, 0);
+  EXPECT_LT(scheduler.num_free_pages(), 16);
+  // 69 tokens are in the cache: the last one of the reply was never fed back.
+  std::vector<std::int32_t> text = prompt(60);
+  text.insert(text.end(), 10, 7);
+  text.insert(text.end(), 30, 9);
+  const SequenceId id = scheduler.submit(text, 5, {}, true);
+  const Batch batch = scheduler.next_batch();
+  EXPECT_EQ(batch.positions.front(), 64);
+  EXPECT_EQ(batch.kv_lengths, (std::vector<std::int32_t>{100}));
+  EXPECT_EQ(scheduler.reused_tokens(id), 64);
+  scheduler.cancel(id);
+}
+
+TEST(Scheduler, PassesOfAConversationEndAtTheSameMultiples) {
+  Scheduler scheduler(small_limits());
+  int first = 0;
+  talk(scheduler, prompt(40), 1, first);
+  const SequenceId id = scheduler.submit(prompt(300), 1, {}, true);
+  const Batch batch = scheduler.next_batch();
+  EXPECT_EQ(batch.positions.front(), 32);
+  EXPECT_EQ(batch.kv_lengths, (std::vector<std::int32_t>{128}));
+  scheduler.cancel(id);
+}
+
+TEST(Scheduler, AConversationReusesWhatIsTheSameAndNoMore) {
+  const struct {
+    int same, reused;
+  } cases[] = {{0, 0}, {15, 0}, {16, 16}, {31, 16}, {90, 80}, {100, 96}};
+  for (const auto& c : cases) {
+    Scheduler scheduler(small_limits());
+    int first = 0;
+    talk(scheduler, prompt(100), 1, first);
+    std::vector<std::int32_t> text = prompt(c.same);
+    text.insert(text.end(), 50, 499);
+    talk(scheduler, text, 3, first);
+    EXPECT_EQ(first, c.reused) << c.same;
+  }
+  // The whole prompt again: its last token is computed anew.
+  Scheduler scheduler(small_limits());
+  int first = 0;
+  talk(scheduler, prompt(96), 1, first);
+  talk(scheduler, prompt(96), 1, first);
+  EXPECT_EQ(first, 80);
+}
+
+TEST(Scheduler, OthersNeitherUseNorLeaveAnything) {
+  Scheduler scheduler(small_limits());
+  int first = 0;
+  talk(scheduler, prompt(100), 1, first);
+  const SequenceId other = scheduler.submit(prompt(100), 1, {});
+  const Batch batch = scheduler.next_batch();
+  EXPECT_EQ(batch.positions.front(), 0);
+  EXPECT_EQ(scheduler.reused_tokens(other), 0);
+  commit(scheduler, batch);
+  talk(scheduler, prompt(100), 1, first);
+  EXPECT_EQ(first, 96);
+}
+
+TEST(Scheduler, WhatAConversationLeftGivesWayToWhoNeedsIt) {
+  Scheduler scheduler(small_limits());
+  int first = 0;
+  talk(scheduler, prompt(400), 100, first);  // 8 of 16 pages
+  EXPECT_EQ(scheduler.num_free_pages(), 8);
+  (void)scheduler.submit(prompt(500), 10, {});
+  (void)scheduler.submit(prompt(400), 10, {});
+  const Batch batch = scheduler.next_batch();
+  EXPECT_EQ(batch.sequences.size(), 2U);
+  EXPECT_EQ(scheduler.num_free_pages(), 1);
+}
+
+TEST(Scheduler, NothingIsReusedOfASequenceThatIsDiscarded) {
+  Scheduler scheduler(small_limits());
+  const SequenceId id = scheduler.submit(prompt(100), 10, {}, true);
+  commit(scheduler, scheduler.next_batch());
+  scheduler.discard(id);
+  EXPECT_EQ(scheduler.num_free_pages(), 16);
+  int first = 0;
+  talk(scheduler, prompt(100), 1, first);
+  EXPECT_EQ(first, 0);
+}
+
+TEST(Scheduler, AConversationThatIsCancelledBetweenPassesKeepsThePassesThatRan) {
+  Scheduler scheduler(small_limits());
+  const SequenceId id = scheduler.submit(prompt(300), 10, {}, true);
+  commit(scheduler, scheduler.next_batch());
+  scheduler.cancel(id);
+  int first = 0;
+  talk(scheduler, prompt(300), 1, first);
+  EXPECT_EQ(first, 128);
+}
+
 // What the next test knows of a sequence without asking the scheduler.
 struct Expected {
   int prompt_tokens = 0;
   std::int64_t max_new = 0;
   int cached = 0;
   int replies = 0;
+  bool of_conversation = false;
 };
 
 class RandomRun {
@@ -207,7 +342,11 @@ class RandomRun {
     for (int i = 0; i < 100000 && !scheduler_.idle(); ++i)
       commit(scheduler_, scheduler_.next_batch());
     EXPECT_TRUE(scheduler_.idle());
-    EXPECT_EQ(scheduler_.num_free_pages(), small_limits().num_pages);
+    // One that needs all pages takes what a conversation left.
+    for (int i = 0; i < 2; ++i) scheduler_.submit(prompt(400, 1000), 112, {});
+    EXPECT_EQ(scheduler_.next_batch().sequences.size(), 2U);
+    EXPECT_EQ(scheduler_.num_free_pages(), 0);
+    EXPECT_GT(num_reusing_, 0);
   }
 
  private:
@@ -217,7 +356,8 @@ class RandomRun {
     Expected e;
     e.prompt_tokens = 1 + dice(400);
     e.max_new = 1 + dice(100);
-    live_[scheduler_.submit(prompt(e.prompt_tokens), e.max_new, {})] = e;
+    e.of_conversation = dice(4) == 0;
+    live_[scheduler_.submit(prompt(e.prompt_tokens), e.max_new, {}, e.of_conversation)] = e;
   }
 
   void cancel() {
@@ -245,6 +385,12 @@ class RandomRun {
     Expected& e = live_.at(batch.sequences[i]);
     const int begin = batch.q_indptr[i];
     const int end = batch.q_indptr[i + 1];
+    if (e.cached == 0) {
+      e.cached = scheduler_.reused_tokens(batch.sequences[i]);
+      ASSERT_TRUE(e.cached == 0 || (e.of_conversation && e.cached % kReuseTokens == 0));
+      ASSERT_LT(e.cached, e.prompt_tokens);
+      num_reusing_ += e.cached > 0 ? 1 : 0;
+    }
     ASSERT_EQ(batch.positions[static_cast<std::size_t>(begin)], e.cached);
     ASSERT_EQ(batch.kv_lengths[i], e.cached + end - begin);
     ASSERT_GE(batch.kv_indptr[i + 1] - batch.kv_indptr[i],
@@ -261,6 +407,7 @@ class RandomRun {
   std::mt19937 random_;
   Scheduler scheduler_;
   std::map<SequenceId, Expected> live_;
+  int num_reusing_ = 0;
 };
 
 TEST(Scheduler, ThousandsOfRandomStepsKeepEveryPromise) {

@@ -66,7 +66,7 @@ std::vector<DeviceReport> cuda_reports() {
   return reports;
 }
 
-std::unique_ptr<Backend> make_cuda(int index, bool record_graphs) {
+std::unique_ptr<Backend> make_cuda(int index, const DeviceRequest& request) {
   const cuda::Discovery found = cuda::discover_devices();
   if (found.devices.empty()) {
     throw device_error("cuda:{}: no CUDA device: {}; {}", index, found.reason, kUseCpu);
@@ -80,7 +80,8 @@ std::unique_ptr<Backend> make_cuda(int index, bool record_graphs) {
   const cuda::DeviceInfo& device = found.devices[static_cast<std::size_t>(index)];
   const std::string fault = cuda::capability_fault(device);
   if (!fault.empty()) throw device_error("{}: {}; {}", cuda::describe(device), fault, kUseCpu);
-  return std::make_unique<cuda::CudaBackend>(index, record_graphs);
+  return std::make_unique<cuda::CudaBackend>(index, request.record_graphs,
+                                             request.failing_allocation);
 }
 
 #else
@@ -97,7 +98,7 @@ std::vector<DeviceReport> cuda_reports() {
   return {{"cuda", false, std::string(kNoCuda)}};
 }
 
-std::unique_ptr<Backend> make_cuda(int index, bool /*record_graphs*/) {
+std::unique_ptr<Backend> make_cuda(int index, const DeviceRequest& /*request*/) {
   throw device_error("cuda:{}: {}; {}", index, kNoCuda, kUseCpu);
 }
 
@@ -157,16 +158,17 @@ GpuSurvey survey_gpus() {
 }
 
 std::unique_ptr<Backend> make_backend(const DeviceRequest& request, std::string& notice) {
-  if (request.kind == DeviceRequest::Kind::Cuda)
-    return make_cuda(request.cuda_index, request.record_graphs);
+  if (request.kind == DeviceRequest::Kind::Cuda) return make_cuda(request.cuda_index, request);
   if (request.kind == DeviceRequest::Kind::Auto) {
     const std::vector<DeviceReport> reports = cuda_reports();
     for (std::size_t i = 0; i < reports.size(); ++i) {
-      if (reports[i].usable) return make_cuda(static_cast<int>(i), request.record_graphs);
+      if (reports[i].usable) return make_cuda(static_cast<int>(i), request);
     }
     notice = fmt::format("running on the CPU: {}: {}", reports[0].name, reports[0].reason);
   }
-  return std::make_unique<cpu::CpuBackend>(request.cpu_threads);
+  return std::make_unique<cpu::CpuBackend>(request.cpu_threads, cpu::available_memory_bytes(),
+                                           *cpu::usable_vector_loops().back(),
+                                           request.failing_allocation);
 }
 
 }  // namespace fut

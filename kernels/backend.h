@@ -40,6 +40,20 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+// Host memory that uploads start from, in pieces that are filled and sent over and over: how much comes
+// in fast. Threads may use different pieces at a time; a piece belongs to the thread that took it last.
+class Staging {
+ public:
+  virtual ~Staging() = default;  // what is under way has ended
+
+  // The memory of a piece, once nothing is copied from it any more.
+  [[nodiscard]] virtual std::span<std::byte> take(int piece) = 0;
+  // Begins to copy bytes of the piece to the device.
+  virtual void send(int piece, std::span<const std::byte> source, void* destination) = 0;
+  // Waits for all that was sent. Throws Runtime where some of it failed.
+  virtual void finish() = 0;
+};
+
 // How many numbers were clipped to the largest of E4M3 since the backend was made: unseen text whose
 // values outgrow the scales that calibration froze. A sequence that ended while the device was ahead of
 // the host has its last step counted again.
@@ -82,7 +96,11 @@ class Backend {
   [[nodiscard]] virtual DeviceBuffer allocate(std::size_t bytes) = 0;
   // Memory that the host reads and writes, too; 256-byte aligned.
   [[nodiscard]] virtual DeviceBuffer allocate_shared(std::size_t bytes) = 0;
+  // In the order of the ops; the source may change once it returns.
   virtual void upload(void* destination, std::span<const std::byte> source) = 0;
+  // For what comes in beside the ops, which must not be using it. Throws Capacity.
+  [[nodiscard]] virtual std::unique_ptr<Staging> make_staging(int pieces,
+                                                              std::size_t bytes_each) = 0;
   virtual void download(std::span<std::byte> destination, const void* source) = 0;
   virtual void synchronize() = 0;
   // Whether ops return before they are done.
@@ -119,8 +137,9 @@ struct DeviceRequest {
   enum class Kind { Auto, Cpu, Cuda };
   Kind kind = Kind::Auto;
   int cuda_index = 0;
-  int cpu_threads = 0;        // 0: all cores
-  bool record_graphs = true;  // Cuda: launches of a decode step are recorded once
+  int cpu_threads = 0;         // 0: all cores
+  bool record_graphs = true;   // Cuda: launches of a decode step are recorded once
+  int failing_allocation = 0;  // for tests: the backend's n-th allocation fails; 0: none does
 };
 
 // A device that was looked for and how that went; one line each for --list-devices.

@@ -58,6 +58,26 @@ std::size_t available_in_control_group() {
   return limit - std::min(limit, used - std::min(used, cached));
 }
 
+// Copies at once, by the thread that read the piece: what it read is in its own cache.
+class CpuStaging final : public Staging {
+ public:
+  CpuStaging(Backend& backend, int pieces, std::size_t bytes_each)
+      : bytes_each_(bytes_each),
+        memory_(backend.allocate(static_cast<std::size_t>(pieces) * bytes_each)) {}
+
+  [[nodiscard]] std::span<std::byte> take(int piece) override {
+    return {memory_.as<std::byte>() + static_cast<std::size_t>(piece) * bytes_each_, bytes_each_};
+  }
+  void send(int /*piece*/, std::span<const std::byte> source, void* destination) override {
+    if (!source.empty()) std::memcpy(destination, source.data(), source.size());
+  }
+  void finish() override {}
+
+ private:
+  std::size_t bytes_each_;
+  DeviceBuffer memory_;
+};
+
 }  // namespace
 
 std::size_t available_memory_bytes() {
@@ -71,9 +91,11 @@ std::string describe_machine() {
                      static_cast<double>(available_memory_bytes()) / kGib);
 }
 
-CpuBackend::CpuBackend(int num_threads, std::size_t memory_limit_bytes, const VectorLoops& loops)
+CpuBackend::CpuBackend(int num_threads, std::size_t memory_limit_bytes, const VectorLoops& loops,
+                       int failing_allocation)
     : workers_{ThreadPool(num_threads), loops, Scratch(), {}},
-      memory_limit_bytes_(memory_limit_bytes) {}
+      memory_limit_bytes_(memory_limit_bytes),
+      allocations_(failing_allocation) {}
 
 std::string CpuBackend::description() const {
   const int threads = workers_.pool.num_threads();
@@ -89,6 +111,7 @@ SaturationCounts CpuBackend::saturations() const {
 
 DeviceBuffer CpuBackend::allocate(std::size_t bytes) {
   if (bytes == 0) return {};
+  allocations_.next(bytes);
   const std::size_t free_bytes = memory_limit_bytes_ - allocated_bytes_;
   void* data = nullptr;
   if (bytes <= free_bytes) {
@@ -116,6 +139,10 @@ void CpuBackend::deallocate(void* data) noexcept {
 
 void CpuBackend::upload(void* destination, std::span<const std::byte> source) {
   if (!source.empty()) std::memcpy(destination, source.data(), source.size());
+}
+
+std::unique_ptr<Staging> CpuBackend::make_staging(int pieces, std::size_t bytes_each) {
+  return std::make_unique<CpuStaging>(*this, pieces, bytes_each);
 }
 
 void CpuBackend::download(std::span<std::byte> destination, const void* source) {

@@ -3,6 +3,7 @@
 
 #include <unordered_map>
 
+#include "kernels/allocation_count.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_ops.h"
 
@@ -21,7 +22,8 @@ class CpuBackend final : public Backend {
   // the system itself would promise more than it has and end the process later. Vector loops other
   // than the machine's fastest are for tests.
   explicit CpuBackend(int num_threads, std::size_t memory_limit_bytes = available_memory_bytes(),
-                      const VectorLoops& loops = *usable_vector_loops().back());
+                      const VectorLoops& loops = *usable_vector_loops().back(),
+                      int failing_allocation = 0);
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::string fault(const ModelSizes& /*sizes*/) const override { return {}; }
@@ -31,6 +33,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override;
   [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override { return allocate(bytes); }
   void upload(void* destination, std::span<const std::byte> source) override;
+  [[nodiscard]] std::unique_ptr<Staging> make_staging(int pieces, std::size_t bytes_each) override;
   void download(std::span<std::byte> destination, const void* source) override;
   void synchronize() override {}
   [[nodiscard]] bool runs_ahead() const override { return false; }
@@ -55,6 +58,7 @@ class CpuBackend final : public Backend {
  private:
   Workers workers_;
   std::size_t memory_limit_bytes_;
+  AllocationCount allocations_;
   std::size_t allocated_bytes_ = 0;
   std::unordered_map<void*, std::size_t> live_;  // bytes of each allocation
 };

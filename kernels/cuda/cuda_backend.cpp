@@ -7,14 +7,22 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/cuda/allocations.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/read_roof.h"
 
 namespace fut::cuda {
 
-CudaBackend::CudaBackend(int index, bool record_graphs)
-    : chosen_(index), description_(describe(device_info(index))), record_graphs_(record_graphs) {}
+CudaBackend::Chosen::Chosen(int chosen, int failing_allocation) : index(chosen) {
+  use_device(chosen);
+  allocations() = AllocationCount(failing_allocation);
+}
+
+CudaBackend::CudaBackend(int index, bool record_graphs, int failing_allocation)
+    : chosen_(index, failing_allocation),
+      description_(describe(device_info(index))),
+      record_graphs_(record_graphs) {}
 
 std::string CudaBackend::fault(const ModelSizes& sizes) const {
   constexpr int kRowMultiple = 16;  // numbers of a weight row that a kernel loads at a time
@@ -63,8 +71,15 @@ void CudaBackend::deallocate(void* data) noexcept {
 }
 
 void CudaBackend::upload(void* destination, std::span<const std::byte> source) {
+  if (UploadRing::takes(source.size())) {
+    return copy_to_device(destination, uploads_.copy(source, context_.stream()), context_.stream());
+  }
   copy_to_device(destination, source, context_.stream());
   synchronize();  // the caller may do with the source what it likes
+}
+
+std::unique_ptr<Staging> CudaBackend::make_staging(int pieces, std::size_t bytes_each) {
+  return std::make_unique<CudaStaging>(chosen_.index, pieces, bytes_each);
 }
 
 void CudaBackend::download(std::span<std::byte> destination, const void* source) {

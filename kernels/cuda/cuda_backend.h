@@ -7,14 +7,15 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/staging.h"
 
 namespace fut::cuda {
 
 class CudaBackend final : public Backend {
  public:
   // Makes device `index` the current one of this thread, which alone may use the backend.
-  // record_graphs false: capture() returns what it is given.
-  explicit CudaBackend(int index, bool record_graphs = true);
+  // record_graphs false: capture() returns what it is given. failing_allocation: as in DeviceRequest.
+  explicit CudaBackend(int index, bool record_graphs = true, int failing_allocation = 0);
 
   [[nodiscard]] std::string description() const override { return description_; }
   [[nodiscard]] std::string fault(const ModelSizes& sizes) const override;
@@ -22,6 +23,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override;
   [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override;
   void upload(void* destination, std::span<const std::byte> source) override;
+  [[nodiscard]] std::unique_ptr<Staging> make_staging(int pieces, std::size_t bytes_each) override;
   void download(std::span<std::byte> destination, const void* source) override;
   void synchronize() override { context_.stream().synchronize(); }
   [[nodiscard]] bool runs_ahead() const override { return true; }
@@ -48,12 +50,14 @@ class CudaBackend final : public Backend {
  private:
   // Chooses the device before anything that lies on it is made.
   struct Chosen {
-    explicit Chosen(int index) { use_device(index); }
+    Chosen(int chosen, int failing_allocation);
+    int index;
   };
   Chosen chosen_;
   std::string description_;
   bool record_graphs_;
   LaunchContext context_;
+  UploadRing uploads_;
   std::unordered_map<void*, DeviceMemory> live_;
   std::unordered_map<void*, PinnedMemory> live_shared_;
 };

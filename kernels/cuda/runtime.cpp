@@ -4,10 +4,16 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/allocations.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/error.h"
 
 namespace fut::cuda {
+
+AllocationCount& allocations() {
+  static AllocationCount count;
+  return count;
+}
 
 DeviceMemoryState device_memory() {
   DeviceMemoryState state;
@@ -21,6 +27,11 @@ DeviceMemoryState device_memory() {
 void check_call(cudaError_t result, std::string_view expression,
                 const std::source_location& where) {
   if (result == cudaSuccess) return;
+  if (result == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // reported here; must not surface at the next check
+    throw capacity_error("out of GPU memory, {} bytes free: {}:{}: {}", device_memory().free_bytes,
+                         where.file_name(), where.line(), expression);
+  }
   throw runtime_failure("{}:{}: {}: {}: {}", where.file_name(), where.line(), expression,
                         cudaGetErrorName(result), cudaGetErrorString(result));
 }
@@ -101,7 +112,14 @@ Graph::Graph(const Stream& stream, const std::function<void()>& body) {
   }
   FUT_CUDA_CHECK(cudaStreamEndCapture(stream.handle(), &recorded));
   GraphHandle graph = nullptr;
-  const cudaError_t result = cudaGraphInstantiate(&graph, recorded, 0);
+  cudaError_t result = cudaErrorMemoryAllocation;
+  try {
+    allocations().next(0);  // the driver does not say how much
+    result = cudaGraphInstantiate(&graph, recorded, 0);
+  } catch (...) {
+    static_cast<void>(cudaGraphDestroy(recorded));
+    throw;
+  }
   static_cast<void>(cudaGraphDestroy(recorded));
   FUT_CUDA_CHECK(result);
   handle_.reset(graph);
@@ -118,6 +136,7 @@ void Graph::Destroy::operator()(GraphHandle graph) const noexcept {
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
+  allocations().next(bytes);
   void* data = nullptr;
   const cudaError_t result = cudaMalloc(&data, bytes);
   if (result == cudaErrorMemoryAllocation) {
@@ -138,6 +157,7 @@ void DeviceMemory::Free::operator()(void* data) const noexcept {
 
 PinnedMemory::PinnedMemory(std::size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
+  allocations().next(bytes);
   void* data = nullptr;
   const cudaError_t result = cudaMallocHost(&data, bytes);
   if (result == cudaErrorMemoryAllocation) {

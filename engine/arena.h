@@ -28,6 +28,15 @@ class Arena {
   [[nodiscard]] bool counts() const { return backend_ == nullptr; }
   [[nodiscard]] std::size_t used() const { return used_; }
 
+  // The next aligned place for so many bytes; null where it only counts.
+  [[nodiscard]] std::byte* place(std::size_t bytes) {
+    const std::size_t first = std::exchange(used_, used_ + aligned(bytes));
+    if (counts()) return nullptr;
+    FUT_CHECK(used_ <= buffer_.bytes(), "{} bytes for an arena of {} with {} in use", bytes,
+              buffer_.bytes(), first);
+    return buffer_.as<std::byte>() + first;
+  }
+
   // Copies `bytes` to the next aligned place and returns it.
   template <class T = std::byte>
   const T* put(std::span<const std::byte> bytes) {
@@ -37,15 +46,12 @@ class Arena {
   // The same of `pattern`, over and over up to `bytes`.
   template <class T = std::byte>
   const T* put_repeated(std::span<const std::byte> pattern, std::size_t bytes) {
-    const std::size_t first = std::exchange(used_, used_ + aligned(bytes));
-    if (counts()) return nullptr;
-    FUT_CHECK(used_ <= buffer_.bytes(), "{} bytes for an arena of {} with {} in use", bytes,
-              buffer_.bytes(), first);
-    std::byte* place = buffer_.as<std::byte>() + first;
+    std::byte* begin = place(bytes);
+    if (begin == nullptr) return nullptr;
     for (std::size_t done = 0; done < bytes; done += pattern.size()) {
-      backend_->upload(place + done, pattern.first(std::min(pattern.size(), bytes - done)));
+      backend_->upload(begin + done, pattern.first(std::min(pattern.size(), bytes - done)));
     }
-    return reinterpret_cast<const T*>(place);
+    return reinterpret_cast<const T*>(begin);
   }
 
   // The allocation itself, when all is in it.

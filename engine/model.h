@@ -27,6 +27,22 @@ struct LayerWeights {
 // Bytes done and bytes in all, for a progress line.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
+// Where the time of loading a quantised folder went.
+struct LoadTimes {
+  std::uint64_t bytes = 0;  // read
+  double seconds = 0;
+  // Of all threads together: in reading, in checksums, and until the device had taken what was sent.
+  double read_seconds = 0;
+  double checksum_seconds = 0;
+  double wait_seconds = 0;
+
+  void add(const LoadTimes& part) {
+    read_seconds += part.read_seconds;
+    checksum_seconds += part.checksum_seconds;
+    wait_seconds += part.wait_seconds;
+  }
+};
+
 // Which head of a quantised folder serves: INT8, BF16, or INT8 with the best logits computed once
 // more from BF16.
 enum class HeadChoice { Int8, Bf16, Int8Rescored };
@@ -41,11 +57,12 @@ class Model {
                     Precision precision = Precision::F32, const Progress& progress = {},
                     bool check_finite = false);
 
-  // From a quantised folder: Fp8 takes the FP8 copies, Int4 both. Throws Data where checksums
-  // disagree, Usage for F32 and Bf16.
+  // From a quantised folder: Fp8 takes the FP8 copies, Int4 both. Progress is told by one thread at a
+  // time. Throws Data where checksums disagree, Usage for F32 and Bf16. `times` may be null.
   static Model load_packed(Backend& backend, const PackedModel& packed, const ModelConfig& config,
                            Precision precision, HeadChoice head = HeadChoice::Int8,
-                           const Progress& progress = {}, const ParallelFor& parallel_for = {});
+                           const Progress& progress = {}, const ParallelFor& parallel_for = {},
+                           LoadTimes* times = nullptr);
 
   // Weights that mean nothing, for measuring: random codes whose scales keep activations in range.
   // What decode needs, and no more. Throws Capacity; Data for a shape that cannot be packed; Usage for

@@ -1,39 +1,40 @@
 // Models from quantised folders: bytes go into memory as they lie in the file.
 #include <cmath>
-#include <cstring>
 
 #include "engine/arena.h"
 #include "engine/model.h"
+#include "engine/packed_upload.h"
 #include "engine/weight_bytes.h"
 #include "kernels/error.h"
 #include "kernels/numeric/activation_scales.h"
 
 namespace fut {
-// Reads tensors one by one into the arena.
+// Gives every tensor its place in the arena, then has all of them brought there.
 class PackedLoading {
  public:
   PackedLoading(Backend& backend, const PackedModel& packed, const ModelConfig& config,
-                Precision precision, HeadChoice head, const Progress& progress,
-                const ParallelFor& parallel_for)
+                Precision precision, HeadChoice head, const Progress& progress)
       : packed_(packed),
         head_(head),
-        progress_(progress),
-        parallel_for_(parallel_for),
-        total_(
+        arena_(
+            backend,
             packed_weight_bytes(config, packed.info().options.group_size, precision, head).total()),
-        arena_(backend, total_) {
+        upload_(backend, packed, progress) {
     model_.config_ = config;
     model_.precision_ = precision;
     model_.operand_scale_ = normalised_operand_scale(config.hidden_size);
   }
 
-  Model run() && {
+  Model run(const ParallelFor& parallel_for, LoadTimes* times) && {
     model_.embed_tokens_ = dense(PackedGlobalTensor::EmbedTokens);
     for (int i = 0; i < model_.config_.num_layers; ++i) {
       model_.layers_.push_back(fp8_layer(i));
       if (model_.precision_ == Precision::Int4) model_.decode_layers_.push_back(int4_layer(i));
     }
-    read_head();
+    put_head();
+    const LoadTimes taken = upload_.run(parallel_for);
+    if (times != nullptr) *times = taken;
+    read_scales();
     model_.arena_ = arena_.take();
     return std::move(model_);
   }
@@ -53,12 +54,8 @@ class PackedLoading {
   LayerWeights fp8_layer(int i) {
     LayerWeights w = matrices([&](PackedMatrix matrix) { return e4m3(i, matrix); });
     const TensorInfo& attention = packed_.layer(i, PackedLayerTensor::AttentionOutputScale);
-    w.attention_output_scales = put<float>(attention);
-    require_powers_of_two(attention);
-    const TensorInfo& swiglu = packed_.layer(i, PackedLayerTensor::SwigluOutputScale);
-    read(swiglu);
-    require_powers_of_two(swiglu);
-    std::memcpy(&w.swiglu_output_scale, staging_.data(), sizeof(float));
+    w.attention_output_scales = reinterpret_cast<const float*>(put_scales(attention, true));
+    put_scales(packed_.layer(i, PackedLayerTensor::SwigluOutputScale), false);
     return w;
   }
 
@@ -92,7 +89,7 @@ class PackedLoading {
     return {info.dtype, put<std::byte>(info), info.shape[0], info.shape[1]};
   }
 
-  void read_head() {
+  void put_head() {
     if (head_ == HeadChoice::Bf16) {
       model_.lm_head_ = dense(PackedGlobalTensor::LmHead);
       return;
@@ -109,46 +106,56 @@ class PackedLoading {
     }
   }
 
-  // Of the tensor that was read last.
-  void require_powers_of_two(const TensorInfo& info) const {
-    for (std::size_t i = 0; i < staging_.size(); i += sizeof(float)) {
-      float scale = 0;
-      std::memcpy(&scale, staging_.data() + i, sizeof(float));
+  // Scales that the host looks at, in the order of the layers: of attention, of SwiGLU, ...
+  std::byte* put_scales(const TensorInfo& info, bool on_device) {
+    std::byte* place = on_device ? arena_.place(info.bytes) : nullptr;
+    scales_.push_back({&info, std::vector<float>(info.bytes / sizeof(float))});
+    upload_.add(info, place, std::as_writable_bytes(std::span(scales_.back().values)).data());
+    return place;
+  }
+
+  void read_scales() {
+    for (const Scales& scales : scales_) require_powers_of_two(scales);
+    for (std::size_t i = 0; i < model_.layers_.size(); ++i) {
+      model_.layers_[i].swiglu_output_scale = scales_[2 * i + 1].values.front();
+    }
+  }
+
+  struct Scales {
+    const TensorInfo* info;
+    std::vector<float> values;
+  };
+
+  void require_powers_of_two(const Scales& scales) const {
+    for (std::size_t i = 0; i < scales.values.size(); ++i) {
+      const float scale = scales.values[i];
       int exponent = 0;
       if (std::isnormal(scale) && std::frexp(scale, &exponent) == 0.5F) continue;
       throw data_error(
           "{}: tensor {}: element {} is {}, which is no power of two: the file was not written by "
           "fut quantize; quantise the checkpoint again",
-          packed_.path().string(), info.name, i / sizeof(float), scale);
+          packed_.path().string(), scales.info->name, i, scale);
     }
-  }
-
-  void read(const TensorInfo& info) {
-    staging_.resize(info.bytes);
-    packed_.read(info, staging_, parallel_for_);
   }
 
   template <class T>
   const T* put(const TensorInfo& info) {
-    read(info);
-    const T* place = arena_.put<T>(staging_);
-    if (progress_) progress_(arena_.used(), total_);
-    return place;
+    std::byte* place = arena_.place(info.bytes);
+    upload_.add(info, place);
+    return reinterpret_cast<const T*>(place);
   }
 
   const PackedModel& packed_;
   HeadChoice head_;
-  const Progress& progress_;
-  const ParallelFor& parallel_for_;
-  std::size_t total_;
   Model model_;
   Arena arena_;
-  std::vector<std::byte> staging_;
+  std::vector<Scales> scales_;
+  PackedUpload upload_;
 };
 
 Model Model::load_packed(Backend& backend, const PackedModel& packed, const ModelConfig& config,
                          Precision precision, HeadChoice head, const Progress& progress,
-                         const ParallelFor& parallel_for) {
+                         const ParallelFor& parallel_for, LoadTimes* times) {
   if (!is_quantized(precision)) {
     throw usage_error(
         "--precision {} needs the original weights and {} holds quantised ones: pass the folder "
@@ -161,7 +168,7 @@ Model Model::load_packed(Backend& backend, const PackedModel& packed, const Mode
         "again",
         packed.path().string());
   }
-  return PackedLoading(backend, packed, config, precision, head, progress, parallel_for).run();
+  return PackedLoading(backend, packed, config, precision, head, progress).run(parallel_for, times);
 }
 
 }  // namespace fut

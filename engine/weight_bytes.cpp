@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/arena.h"
+#include "engine/packed_upload.h"
 #include "loader/packed_tensors.h"
 
 namespace fut {
@@ -112,7 +113,6 @@ WeightBytes packed_weight_bytes(const ModelConfig& config, int group_size, Preci
   const auto add = [&](std::size_t WeightBytes::*part, const PackedTensor& tensor, int times) {
     const auto bytes = static_cast<std::size_t>(tensor_bytes(tensor));
     sum.*part += Arena::aligned(bytes) * static_cast<std::size_t>(times);
-    sum.passing = std::max(sum.passing, bytes);
   };
   const auto add_global = [&](std::size_t WeightBytes::*part, PackedGlobalTensor which) {
     add(part, packed_global_tensor(config, which), 1);
@@ -138,6 +138,7 @@ WeightBytes packed_weight_bytes(const ModelConfig& config, int group_size, Preci
     add_global(head == HeadChoice::Bf16 ? &WeightBytes::head : &WeightBytes::rescoring_head,
                PackedGlobalTensor::LmHead);
   }
+  sum.passing = PackedUpload::staging_bytes(sum.total());
   return sum;
 }
 

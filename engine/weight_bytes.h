@@ -16,7 +16,7 @@ struct WeightBytes {
   std::size_t int4_copy = 0;
   std::size_t head = 0;  // 0: the embedding serves
   std::size_t rescoring_head = 0;
-  // Of the host, for one tensor at a time, while they are read.
+  // Of the host, while they are read: for one tensor at a time, or for pieces of a quantised folder.
   std::size_t passing = 0;
 
   [[nodiscard]] std::size_t total() const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
@@ -250,11 +251,53 @@ void PackedModel::read_in_chunk(std::uint64_t index, Range wanted, std::byte* de
     const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(wanted.begin - whole.begin);
     std::copy_n(from, size, destination);
   }
+  settle(index, found);
+}
+
+void PackedModel::settle(std::uint64_t index, std::uint32_t found) const {
   const std::string problem = damage(index, found);
   if (!problem.empty()) {
     throw data_error("{}: {}: the file is damaged; {}", file_.path().string(), problem, kAgain);
   }
   checked_[index].store(true, std::memory_order_release);
+}
+
+PackedModel::Range PackedModel::chunks_of(const TensorInfo& info) const {
+  FUT_CHECK(info.offset >= data_begin_ && info.offset + info.bytes <= data_end_,
+            "tensor {} is not of {}", info.name, file_.path().string());
+  const std::uint64_t begin = info.offset - data_begin_;
+  return {begin / kChecksumChunk, (begin + info.bytes + kChecksumChunk - 1) / kChecksumChunk};
+}
+
+std::uint64_t PackedModel::chunk_bytes(std::uint64_t index) const {
+  const Range range = chunk(index);
+  return range.end - range.begin;
+}
+
+PackedModel::ChunkTimes PackedModel::read_chunk(std::uint64_t index, ChunkReader& reader) const {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+  };
+  const Range whole = chunk(index);
+  const bool is_known = checked_[index].load(std::memory_order_acquire);
+  ChunkTimes times;
+  std::uint32_t found = 0;
+  for (std::uint64_t begin = whole.begin; begin < whole.end;) {
+    std::span<std::byte> piece = reader.buffer();
+    piece = piece.first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), whole.end - begin)));
+    const Clock::time_point start = Clock::now();
+    file_.file().read(begin, piece);
+    const Clock::time_point middle = Clock::now();
+    if (!is_known) found = crc32c(piece, found);
+    times.read_seconds += seconds(start, middle);
+    times.checksum_seconds += seconds(middle, Clock::now());
+    reader.take(begin, piece);
+    begin += piece.size();
+  }
+  if (!is_known) settle(index, found);
+  return times;
 }
 
 void PackedModel::read(const TensorInfo& info, std::span<std::byte> destination,

@@ -63,6 +63,29 @@ class PackedModel {
   void read_part(const TensorInfo& info, std::uint64_t begin, std::span<std::byte> destination,
                  const ParallelFor& parallel_for) const;
 
+  // The chunks that hold a tensor: [begin, end).
+  struct Range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  [[nodiscard]] Range chunks_of(const TensorInfo& info) const;
+  [[nodiscard]] std::uint64_t chunk_bytes(std::uint64_t index) const;
+
+  // Who gets a chunk in pieces, in order: each is read into what buffer() gives, and is as long.
+  class ChunkReader {
+   public:
+    virtual ~ChunkReader() = default;
+    [[nodiscard]] virtual std::span<std::byte> buffer() = 0;
+    // Bytes of the file from `offset` on.
+    virtual void take(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  };
+  struct ChunkTimes {
+    double read_seconds = 0;
+    double checksum_seconds = 0;
+  };
+  // Reads a whole chunk. Throws as read(), after the last piece: what was taken does not count then.
+  ChunkTimes read_chunk(std::uint64_t index, ChunkReader& reader) const;
+
   // Checks every chunk of the file anew. `progress` (may be empty) is told bytes done and bytes in
   // all, one call at a time, from any thread. Throws Data that names the damaged chunks: bytes of
   // the file, tensors they touch, both checksums.
@@ -70,22 +93,18 @@ class PackedModel {
   void verify(const ParallelFor& parallel_for, const Progress& progress) const;
 
  private:
-  // Bytes of the file.
-  struct Range {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-  };
-
   explicit PackedModel(Safetensors file) : file_(std::move(file)) {}
   void read_checksums();
   void read_metadata();
   void follow_embedding_rows(ModelConfig& config);
   void find_tensors(const ModelConfig& config);
-  [[nodiscard]] Range chunk(std::uint64_t index) const;
+  [[nodiscard]] Range chunk(std::uint64_t index) const;  // bytes of the file
   // The part of `wanted` that lies in a chunk, which is checked as a whole unless it was before.
   void read_in_chunk(std::uint64_t index, Range wanted, std::byte* destination) const;
   // Words for a chunk whose bytes have the checksum `found`; empty: as they should.
   [[nodiscard]] std::string damage(std::uint64_t index, std::uint32_t found) const;
+  // Throws Data where there are such words; else the chunk is known to be good.
+  void settle(std::uint64_t index, std::uint32_t found) const;
 
   Safetensors file_;
   PackedInfo info_;

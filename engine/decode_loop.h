@@ -35,7 +35,9 @@ class DecodeLoop {
 
   // Begins with `batch`, a decode step; `sampling` holds its rows. Nothing may be outstanding.
   void start(const Batch& batch, std::span<const DecodeRow> rows);
-  // Whether the device's state is that of these sequences after the steps launched.
+  // Whether the device's state is that of these sequences after the steps launched. Rows of others that
+  // have ended, or that nobody listens to any more, may go along: beginning anew waits for the device and
+  // may have to record, so it is done for clearly fewer rows alone.
   [[nodiscard]] bool runs(std::span<const SequenceId> sequences) const;
   // The workspace is used for something else.
   void stop() { running_ = false; }
@@ -51,6 +53,16 @@ class DecodeLoop {
   [[nodiscard]] std::span<const std::int32_t> wait();
 
   static constexpr int kMostAhead = 4;
+
+  // The most rows for which a loop of `rows` begins anew: 24 of 32, 16 of 24, 12 of 16, ..., 1 of 2.
+  [[nodiscard]] static int fewer_rows(int rows);
+
+  // Steps recorded so far, and the time that took.
+  struct Recordings {
+    int count = 0;
+    double seconds = 0;
+  };
+  [[nodiscard]] const Recordings& recordings() const { return recordings_; }
 
  private:
   struct Allocation {
@@ -72,6 +84,7 @@ class DecodeLoop {
   std::map<int, Backend::Procedure> steps_;  // by rows, recorded when first needed
   std::vector<SequenceId> sequences_;
   bool running_ = false;
+  Recordings recordings_;
   std::uint64_t launched_ = 0, read_ = 0;  // steps since the loop was made
 };
 

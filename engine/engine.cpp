@@ -168,15 +168,42 @@ Batch Engine::committed(std::span<const std::int32_t> shown,
   return batch;
 }
 
+void Engine::add_time(StepKind kind, std::int64_t tokens) {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - *since_).count();
+  since_ = now;
+  if (kind == StepKind::Prefill) {
+    times_.prompt_tokens += tokens;
+    times_.prompt_seconds += seconds;
+  } else {
+    ++times_.decode_steps;
+    times_.decode_tokens += tokens;
+    times_.decode_seconds += seconds;
+  }
+}
+
+EngineTimes Engine::times() const {
+  EngineTimes times = times_;
+  times.recordings = decode_.recordings();
+  return times;
+}
+
 std::span<const TokenEvent> Engine::step() {
   events_.clear();
+  if (!since_) since_ = Clock::now();
+  run_step();
+  if (idle()) since_.reset();
+  return events_;
+}
+
+void Engine::run_step() {
   const Batch batch = scheduler_.next_batch();
   const bool goes_on = batch.kind == StepKind::Decode && decode_.runs(batch.sequences);
   if (decode_.outstanding() == 0 && !goes_on) {
-    if (batch.empty()) return events_;
+    if (batch.empty()) return;
     if (batch.kind == StepKind::Prefill) {
       prefill(batch);
-      return events_;
+      return add_time(StepKind::Prefill, std::ssize(batch.token_ids));
     }
     start_decode(batch);
   }
@@ -185,7 +212,7 @@ std::span<const TokenEvent> Engine::step() {
   std::vector<std::int32_t> tokens;
   const Batch done = committed(decode_.wait(), tokens);
   finish_step(done, tokens);
-  return events_;
+  add_time(StepKind::Decode, std::ssize(tokens));
 }
 
 void Engine::finish_step(const Batch& batch, std::span<const std::int32_t> tokens) {

@@ -2,6 +2,7 @@
 // scheduler; single-threaded: callers loop over step().
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -83,6 +84,17 @@ struct TokenEvent {
   std::vector<TokenLogprob> top_logprobs;  // falling; when asked for
 };
 
+// Where an engine's time went since it was made. A step counts from the end of the one before it, so what
+// callers do between them is part of it.
+struct EngineTimes {
+  std::int64_t prompt_tokens = 0;
+  double prompt_seconds = 0;
+  std::int64_t decode_steps = 0;
+  std::int64_t decode_tokens = 0;
+  double decode_seconds = 0;  // recording included
+  DecodeLoop::Recordings recordings;
+};
+
 class Engine {
  public:
   // `backend` must outlive the engine. Throws as resolve_context_tokens, and Capacity where it does
@@ -105,8 +117,13 @@ class Engine {
   [[nodiscard]] bool idle() const { return scheduler_.idle(); }
   [[nodiscard]] int context_tokens() const { return options_.context_tokens; }
   [[nodiscard]] const Model& model() const { return model_; }
+  [[nodiscard]] EngineTimes times() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void run_step();
+  void add_time(StepKind kind, std::int64_t tokens);
   void add_rows(const Batch& batch);
   [[nodiscard]] int steps_ahead() const;
   // Runs a prefill pass; its new tokens.
@@ -129,6 +146,8 @@ class Engine {
   DecodeLoop decode_;
   std::map<SequenceId, Request> requests_;  // of live sequences
   std::vector<TokenEvent> events_;          // of the last step
+  EngineTimes times_;
+  std::optional<Clock::time_point> since_;  // the end of the last step, where another was to follow
 };
 
 }  // namespace fut

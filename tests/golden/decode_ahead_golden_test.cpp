@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/decode_loop.h"
+#include "tests/support/backends.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/test_data.h"
 
@@ -139,6 +140,61 @@ TEST(DecodeAhead, OneSeesEveryStepsOwnLogits) {
     return seen;
   };
   EXPECT_EQ(logprobs(1), logprobs(3));
+}
+
+TEST(DecodeLoopRows, BeginAnewForClearlyFewerAlone) {
+  const std::pair<int, int> borders[] = {{1, 0},   {2, 1},   {3, 2},   {4, 3},   {5, 4},   {6, 4},
+                                         {7, 6},   {8, 6},   {9, 8},   {12, 8},  {13, 12}, {16, 12},
+                                         {17, 16}, {24, 16}, {25, 24}, {32, 24}, {33, 32}};
+  for (const auto& [rows, fewer] : borders) EXPECT_EQ(DecodeLoop::fewer_rows(rows), fewer) << rows;
+}
+
+// Replies that end one after the other, some because nobody listens any more.
+void expect_draining_changes_no_reply(const RunnerOptions& options) {
+  ModelRunner runner(source_path("configs/demo-6m"), options);
+  constexpr int kRows = 32;
+  const auto engine_options = [&](int rows) {
+    EngineOptions o;
+    o.context_tokens = 128;
+    o.max_sequences = rows;
+    o.kv_cache = runner.kv_cache();
+    return o;
+  };
+  Engine engine(runner.backend(), runner.load_model(), engine_options(kRows));
+  const auto request_of = [](int row) { return request(prompt(3 + row, row), 4 + 3 * row / 2); };
+  std::map<SequenceId, int> rows;
+  std::vector<Ids> replies(kRows);
+  for (int row = 0; row < kRows; ++row) rows[engine.submit(request_of(row))] = row;
+  while (!engine.idle()) {
+    std::vector<SequenceId> cancelled;
+    for (const TokenEvent& event : engine.step()) {
+      const int row = rows.at(event.sequence);
+      Ids& reply = replies[static_cast<std::size_t>(row)];
+      reply.push_back(event.token);
+      if (row % 5 == 4 && std::ssize(reply) == 5) cancelled.push_back(event.sequence);
+    }
+    for (const SequenceId id : cancelled) engine.cancel(id);
+  }
+  EXPECT_LE(engine.times().recordings.count, 10);
+  Engine alone(runner.backend(), runner.load_model(), engine_options(1));
+  for (int row = 0; row < kRows; ++row) {
+    Ids expected;
+    alone.submit(request_of(row));
+    while (!alone.idle()) {
+      for (const TokenEvent& event : alone.step()) expected.push_back(event.token);
+    }
+    if (row % 5 == 4) expected.resize(5);
+    EXPECT_EQ(replies[static_cast<std::size_t>(row)], expected) << row;
+  }
+}
+
+TEST(DecodeAhead, RowsThatEndedGoAlongAndChangeNoReply) {
+  expect_draining_changes_no_reply({.precision = Precision::Bf16});
+}
+
+TEST(DecodeAhead, RowsThatEndedGoAlongOnTheGpuToo) {
+  FUT_REQUIRE_GPU_DEVICE();
+  expect_draining_changes_no_reply({.precision = Precision::Bf16, .gpu = true});
 }
 
 }  // namespace

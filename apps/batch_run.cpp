@@ -233,7 +233,26 @@ ReplyFile::Existing existing_of(const BatchOptions& options) {
   return options.overwrite ? ReplyFile::Existing::Overwrite : ReplyFile::Existing::Refuse;
 }
 
-void tell_summary(const BatchRun& run, std::size_t rows, double seconds, int verbosity) {
+// Prompts and replies apart: replies to be held against fut bench.
+std::string speed_text(const EngineTimes& t) {
+  const auto per_second = [](std::int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  const auto steps = static_cast<double>(std::max<std::int64_t>(t.decode_steps, 1));
+  return fmt::format(
+      "[prompts: {} in {}, {:.0f} tokens/s; decode: {} in {} and {}, {:.1f} rows and {:.3f} ms a "
+      "step, {:.1f} tokens/s; {} of a step recorded in {:.3f} s]\n",
+      counted(static_cast<std::uint64_t>(t.prompt_tokens), "token"), seconds_text(t.prompt_seconds),
+      per_second(t.prompt_tokens, t.prompt_seconds),
+      counted(static_cast<std::uint64_t>(t.decode_tokens), "token"),
+      counted(static_cast<std::uint64_t>(t.decode_steps), "step"), seconds_text(t.decode_seconds),
+      static_cast<double>(t.decode_tokens) / steps, 1e3 * t.decode_seconds / steps,
+      per_second(t.decode_tokens, t.decode_seconds),
+      counted(static_cast<std::uint64_t>(t.recordings.count), "kind"), t.recordings.seconds);
+}
+
+void tell_summary(const BatchRun& run, std::size_t rows, double seconds, const EngineTimes& times,
+                  int verbosity) {
   if (run.num_errors() > 0) {
     log_warning("{} of {} got an error in place of a reply; their lines say why", run.num_errors(),
                 counted(rows, "row"));
@@ -245,6 +264,7 @@ void tell_summary(const BatchRun& run, std::size_t rows, double seconds, int ver
   write_to_standard_error(fmt::format("[{} in {}, {}, {:.1f} tokens/s]\n", counted(rows, "row"),
                                       seconds_text(seconds), counted(tokens, "token"),
                                       static_cast<double>(tokens) / seconds));
+  if (verbosity >= kInfoVerbosity) write_to_standard_error(speed_text(times));
 }
 
 }  // namespace
@@ -276,7 +296,7 @@ int run_batch(const GenerateOptions& options, Reporter& reporter) {
       reporter.line(line);
     });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    tell_summary(run, written - kept, seconds.count(), options.log.verbosity);
+    tell_summary(run, written - kept, seconds.count(), engine.times(), options.log.verbosity);
     if (code == 0) code = run.first_error_code();
   }
   if (file) file->finish();

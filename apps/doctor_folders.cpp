@@ -75,10 +75,8 @@ std::string look_at_copy(const fs::path& entry, bool check, Json& json) {
     text += fmt::format(" of {}{}", note->folder, is_there ? "" : ", which is gone");
   }
   if (check) {
-    ProgressLine line;
-    packed.verify(parallel_for_on_threads(0), [&](std::uint64_t done, std::uint64_t total) {
-      line.show_percent("checking " + entry.filename().string(), done, total);
-    });
+    packed.verify(parallel_for_on_threads(0),
+                  rate_progress("checking " + entry.filename().string()));
   }
   json["checksums"] = check ? "all met" : "not checked";
   return text + (check ? ", checksums met" : ", checksums not checked");

@@ -160,10 +160,7 @@ void look_at_tokenizer(const fs::path& folder, Findings& findings) {
 }
 
 void check_packed(const PackedModel& packed) {
-  ProgressLine line;
-  packed.verify(parallel_for_on_threads(0), [&](std::uint64_t done, std::uint64_t total) {
-    line.show_percent("checking", done, total);
-  });
+  packed.verify(parallel_for_on_threads(0), rate_progress("checking"));
 }
 
 void look_at_weights(const fs::path& folder, bool check_tensors, Findings& findings) {

@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <future>
+#include <limits>
+#include <utility>
 
 #include "apps/logging.h"
 #include "apps/memory_plan.h"
 #include "apps/model_lookup.h"
 #include "apps/progress.h"
 #include "apps/quantized_copy.h"
+#include "apps/values.h"
 #include "apps/version.h"
 #include "apps/words.h"
 #include "engine/parallel.h"
@@ -61,11 +66,10 @@ void warn_in_any_case(std::string_view message) {
 Model load_checkpoint(Backend& backend, OpenedModel& model, bool check_finite) {
   const Checkpoint checkpoint = Checkpoint::open(model.folder.path, model.folder.config);
   tell(checkpoint.notices());
-  ProgressLine line;
-  return Model::load(
-      backend, checkpoint, model.folder.config, model.precision,
-      [&](std::uint64_t done, std::uint64_t total) { line.show_percent("loading", done, total); },
-      check_finite);
+  Model weights = Model::load(backend, checkpoint, model.folder.config, model.precision,
+                              rate_progress("loading"), check_finite);
+  model.startup.lap("weights");
+  return weights;
 }
 
 Model load_packed(Backend& backend, const std::filesystem::path& folder, OpenedModel& model,
@@ -80,15 +84,18 @@ Model load_packed(Backend& backend, const std::filesystem::path& folder, OpenedM
         "original and quantise that",
         folder.string(), change));
   }
-  ProgressLine line;
-  return Model::load_packed(
-      backend, packed, model.folder.config, model.precision, options.arithmetic.head,
-      [&](std::uint64_t done, std::uint64_t total) { line.show_percent("loading", done, total); },
-      threads);
+  model.startup.lap("file of weights");
+  LoadTimes times;
+  Model weights =
+      Model::load_packed(backend, packed, model.folder.config, model.precision,
+                         options.arithmetic.head, rate_progress("loading"), threads, &times);
+  model.startup.lap("weights", load_text(times));
+  return weights;
 }
 
 Model load_copy(Backend& backend, OpenedModel& model, const ModelOptions& options) {
   const QuantizedCopy copy = find_or_make_copy(model.folder, options);
+  model.startup.lap("quantised copy");
   try {
     return load_packed(backend, copy.folder(), model, options);
   } catch (const Error& e) {
@@ -117,6 +124,9 @@ Model load_any(Backend& backend, OpenedModel& model, const ModelOptions& options
   return load_checkpoint(backend, model, options.check_tensors);
 }
 
+// For the tests: the n-th allocation of the device's memory fails.
+constexpr const char* kFailingAllocationVariable = "FUT_TEST_FAILING_ALLOCATION";
+
 // What the engine would take, before anything of it is there.
 MemoryPlan plan_engine(const OpenedModel& model, const ModelOptions& options, int sequences) {
   PlannedModel planned = plan_folder(model.folder.path, model.folder.config, model.precision,
@@ -139,9 +149,22 @@ Engine load_planned(OpenedModel& model, const ModelOptions& options, int sequenc
   return Engine(*model.backend, std::move(weights), engine_options);
 }
 
+// How long `make` takes, in seconds.
+template <class Make>
+auto timed(double& seconds, const Make& make) {
+  const auto start = std::chrono::steady_clock::now();
+  auto made = make();
+  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return made;
+}
+
 }  // namespace
 
-std::unique_ptr<Backend> open_backend(const DeviceRequest& request) {
+std::unique_ptr<Backend> open_backend(DeviceRequest request) {
+  if (const char* failing = std::getenv(kFailingAllocationVariable)) {
+    request.failing_allocation = static_cast<int>(
+        parse_integer({failing, kFailingAllocationVariable}, 1, std::numeric_limits<int>::max()));
+  }
   std::string notice;
   auto backend = make_backend(request, notice);
   // That a build without GPU kernels computes on the CPU is no news.
@@ -184,8 +207,18 @@ OpenedModel open_model(const ModelOptions& options) {
   const FoundFolder found = find_model_folder(options.model, Wanted::Model, options.model_flag);
   for (const std::string& place : found.tried) log_info("looked for the model in {}", place);
   if (!found.notice.empty()) log_warning("{}", found.notice);
-  auto backend = open_backend(options.device);
-  OpenedModel model{std::move(backend), read_model_folder(found.path), false, {}, {}, 0};
+  // Making the device ready and reading a tokenizer take a good part of a second each.
+  StartupTimes startup;
+  double files_seconds = 0;
+  auto files = std::async(std::launch::async, [&] {
+    return timed(files_seconds, [&] { return read_model_folder(found.path); });
+  });
+  double device_seconds = 0;
+  auto backend = timed(device_seconds, [&] { return open_backend(options.device); });
+  OpenedModel model{std::move(backend), files.get(), false, {}, {}, 0, std::move(startup)};
+  model.startup.lap("program, device, files");
+  model.startup.add_part("device", device_seconds, model.backend->description());
+  model.startup.add_part("files", files_seconds, "tokenizer, config.json");
   tell(model.folder.notices);
   model.is_packed = PackedModel::is_packed(found.path);
   model.precision = options.arithmetic.precision;

@@ -7,6 +7,7 @@
 
 #include "apps/options.h"
 #include "apps/reporter.h"
+#include "apps/startup_times.h"
 #include "engine/engine.h"
 #include "engine/model_folder.h"
 
@@ -19,10 +20,11 @@ struct OpenedModel {
   Precision precision = Precision::F32;
   KvCacheOptions kv_cache;
   int context_tokens = 0;
+  StartupTimes startup;
 };
 
 // The device of --device, with a word where `auto` finds no GPU. Throws Device.
-[[nodiscard]] std::unique_ptr<Backend> open_backend(const DeviceRequest& request);
+[[nodiscard]] std::unique_ptr<Backend> open_backend(DeviceRequest request);
 
 // A device that nobody asked for gives way to the CPU, with a word, where it cannot run such a model;
 // one that was asked for: throws Device.

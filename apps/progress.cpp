@@ -2,7 +2,10 @@
 #include "apps/progress.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fmt/format.h>
+#include <memory>
+#include <utility>
 
 #include "apps/logging.h"
 #include "apps/signals.h"
@@ -36,10 +39,6 @@ void ProgressLine::show(std::string_view text) {
   write_to_standard_error("\r" + last_ + std::string(blanks, ' '));
 }
 
-void ProgressLine::show_percent(std::string_view what, std::uint64_t done, std::uint64_t total) {
-  show(fmt::format("{} {} %", what, percent_of(done, total)));
-}
-
 void ProgressLine::show_bar(std::string_view title, std::uint64_t done, std::uint64_t total,
                             std::string_view what) {
   constexpr std::size_t kBarWidth = 20;
@@ -48,6 +47,16 @@ void ProgressLine::show_bar(std::string_view title, std::uint64_t done, std::uin
   const std::size_t filled = kBarWidth * static_cast<std::size_t>(percent) / kAll;
   show(fmt::format("{} [{}{}] {} % {}", title, std::string(filled, '#'),
                    std::string(kBarWidth - filled, '-'), percent, what));
+}
+
+std::function<void(std::uint64_t, std::uint64_t)> rate_progress(std::string what) {
+  using Clock = std::chrono::steady_clock;
+  return [what = std::move(what), line = std::make_shared<ProgressLine>(), start = Clock::now()](
+             std::uint64_t done, std::uint64_t total) {
+    const std::chrono::duration<double> seconds = Clock::now() - start;
+    const double rate = static_cast<double>(done) / 1e9 / std::max(seconds.count(), 1e-9);
+    line->show(fmt::format("{} {} %, {:.2f} GB/s", what, percent_of(done, total), rate));
+  };
 }
 
 }  // namespace fut::app

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,6 @@ class ProgressLine {
 
   // Also where Ctrl-C is noticed: throws Interrupted. Writes only what differs from the last time.
   void show(std::string_view text);
-  // "loading 40 %"
-  void show_percent(std::string_view what, std::uint64_t done, std::uint64_t total);
   // "quantising [########------------] 40 % layers.3": the bar is of all, `what` of the moment.
   void show_bar(std::string_view title, std::uint64_t done, std::uint64_t total,
                 std::string_view what);
@@ -29,5 +28,10 @@ class ProgressLine {
   std::string last_;
   std::size_t widest_ = 0;
 };
+
+// For who tells bytes done and bytes in all: a line "loading 40 %, 11.52 GB/s", since now, that goes with
+// the function.
+[[nodiscard]] std::function<void(std::uint64_t done, std::uint64_t total)> rate_progress(
+    std::string what);
 
 }  // namespace fut::app

@@ -11,6 +11,7 @@
 #include "apps/request_prompt.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
+#include "apps/words.h"
 #include "kernels/error.h"
 
 namespace fut::app {
@@ -69,6 +70,18 @@ void end_text(Reporter& reporter, const TextReply& reply, bool chat_form) {
   if (chat_form || terminal_needs_one) reporter.text("\n");
 }
 
+// Adds startup, and logs it as a table.
+void add_startup(Json& document, StartupTimes& startup, const TextReply& reply,
+                 const EngineTimes& times) {
+  if (reply.ids.empty()) return;
+  constexpr double kMilliseconds = 1000;  // of a second
+  startup.add("first token", reply.timings.prefill_ms / kMilliseconds);
+  document["timings"]["startup"] = startup.json();
+  log_info("from the start:\n{}  (then {} of a decode step recorded in {:.3f} s)", startup.table(),
+           counted(static_cast<std::uint64_t>(times.recordings.count), "kind"),
+           times.recordings.seconds);
+}
+
 }  // namespace
 
 int run(const GenerateOptions& options, Reporter& reporter) {
@@ -93,6 +106,7 @@ int run(const GenerateOptions& options, Reporter& reporter) {
   const SamplingSettings sampling = resolve_sampling(options.sampling, model.folder.generation);
   add_sampling(document, sampling);
   Engine engine = load_engine(model, options.model);
+  model.startup.lap("cache, workspace");
   add_arithmetic(document, model);  // once more: without room for a copy it is another one
   const std::chrono::duration<double, std::milli> load_ms =
       std::chrono::steady_clock::now() - start;
@@ -107,6 +121,7 @@ int run(const GenerateOptions& options, Reporter& reporter) {
                     });
   end_text(reporter, reply, prompt.chat_template.has_value());
   add_reply(document, reply, prompt.ids.size(), model.folder.tokenizer);
+  add_startup(document, model.startup, reply, engine.times());
   if (reply.finish == FinishReason::Error) throw runtime_failure("{}", reply.error);
   reporter.finish();
   tell_about_reply(reply, prompt.ids.size(), model.context_tokens, options.log.verbosity);

@@ -82,6 +82,11 @@ std::span<const std::byte> MappedFile::bytes() const {
   return {static_cast<const std::byte*>(mapping_), static_cast<std::size_t>(size_)};
 }
 
+void MappedFile::will_read(std::uint64_t offset, std::uint64_t bytes) const {
+  static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset),
+                                    static_cast<off_t>(bytes), POSIX_FADV_WILLNEED));
+}
+
 void MappedFile::read(std::uint64_t offset, std::span<std::byte> destination) const {
   std::size_t done = 0;
   while (done < destination.size()) {

@@ -22,6 +22,8 @@ class MappedFile {
   [[nodiscard]] std::uint64_t size() const { return size_; }  // when it was opened
   // The mapping; touching it is safe only while the file keeps its size.
   [[nodiscard]] std::span<const std::byte> bytes() const;
+  // These bytes will be read soon: the disk may begin. Only ever a hint.
+  void will_read(std::uint64_t offset, std::uint64_t bytes) const;
   // Copies [offset, offset + destination.size()). Throws Runtime on a short or failed read.
   void read(std::uint64_t offset, std::span<std::byte> destination) const;
 

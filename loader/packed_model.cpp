@@ -283,6 +283,7 @@ PackedModel::ChunkTimes PackedModel::read_chunk(std::uint64_t index, ChunkReader
   const bool is_known = checked_[index].load(std::memory_order_acquire);
   ChunkTimes times;
   std::uint32_t found = 0;
+  file_.file().will_read(whole.begin, whole.end - whole.begin);
   for (std::uint64_t begin = whole.begin; begin < whole.end;) {
     std::span<std::byte> piece = reader.buffer();
     piece = piece.first(

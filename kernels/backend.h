@@ -12,6 +12,7 @@
 
 #include "kernels/nvml.h"
 #include "kernels/ops.h"
+#include "kernels/ops_offline.h"
 #include "kernels/step_advance.h"
 
 namespace fut {
@@ -126,6 +127,9 @@ class Backend {
   virtual void lm_head(const LmHeadArgs& a) = 0;
   virtual void sample(const SampleArgs& a) = 0;
   virtual void advance(const StepState& state) = 0;
+
+  // What quantising asks; null where the host's own loops serve.
+  [[nodiscard]] virtual OfflineOps* offline_ops() = 0;
 
  protected:
   friend class DeviceBuffer;

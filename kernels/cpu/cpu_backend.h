@@ -52,6 +52,9 @@ class CpuBackend final : public Backend {
   void sample(const SampleArgs& a) override { cpu::sample(workers_, a); }
   void advance(const StepState& state) override { cpu::advance(state); }
 
+  // The reference is the loader's.
+  [[nodiscard]] OfflineOps* offline_ops() override { return nullptr; }
+
  protected:
   void deallocate(void* data) noexcept override;
 

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/offline_ops.h"
 #include "kernels/cuda/staging.h"
 
 namespace fut::cuda {
@@ -41,6 +42,7 @@ class CudaBackend final : public Backend {
   void lm_head(const LmHeadArgs& a) override { cuda::lm_head(a, context_); }
   void sample(const SampleArgs& a) override { cuda::sample(a, context_); }
   void advance(const StepState& state) override { cuda::advance(state, context_); }
+  [[nodiscard]] OfflineOps* offline_ops() override { return &offline_; }
 
   [[nodiscard]] LaunchContext& context() { return context_; }
 
@@ -58,6 +60,7 @@ class CudaBackend final : public Backend {
   bool record_graphs_;
   LaunchContext context_;
   UploadRing uploads_;
+  CudaOfflineOps offline_{context_};
   std::unordered_map<void*, DeviceMemory> live_;
   std::unordered_map<void*, PinnedMemory> live_shared_;
 };

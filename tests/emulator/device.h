@@ -62,11 +62,18 @@ inline int max(int a, int b) {
 inline void __syncwarp() {
   emulator::sync_warp();
 }
-// What lane `from` has, of 32 bits.
+// What lane `from` has, of 32 or 64 bits.
 template <class T>
 T shuffled(std::uint32_t lanes, T value, int from) {
   if (lanes != 0xFFFFFFFFU) emulator::fail("a shuffle of some lanes of a warp");
-  return std::bit_cast<T>(emulator::exchange(std::bit_cast<std::uint32_t>(value), from));
+  if constexpr (sizeof(T) == 8) {
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    const std::uint64_t low = emulator::exchange(static_cast<std::uint32_t>(bits), from);
+    const std::uint64_t high = emulator::exchange(static_cast<std::uint32_t>(bits >> 32), from);
+    return std::bit_cast<T>(low | high << 32);
+  } else {
+    return std::bit_cast<T>(emulator::exchange(std::bit_cast<std::uint32_t>(value), from));
+  }
 }
 template <class T>
 T __shfl_xor_sync(std::uint32_t lanes, T value, int distance) {
@@ -102,8 +109,36 @@ T atomicAdd(T* place, std::type_identity_t<T> value) {
   return before;
 }
 
+template <class T>
+T atomicMin(T* place, std::type_identity_t<T> value) {
+  const T before = *place;
+  *place = value < before ? value : before;
+  return before;
+}
+
 inline float __fmul_rn(float a, float b) {
   return a * b;
+}
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
+inline double __dmul_rn(double a, double b) {
+  return a * b;
+}
+inline double __dadd_rn(double a, double b) {
+  return a + b;
+}
+inline double __dsub_rn(double a, double b) {
+  return a - b;
+}
+inline double __ddiv_rn(double a, double b) {
+  return a / b;
 }
 inline int __ffs(int bits) {
   return bits == 0 ? 0 : std::countr_zero(static_cast<std::uint32_t>(bits)) + 1;

@@ -119,6 +119,11 @@ class Backend {
   // Takes memory for the time being, more than caches hold. Throws Capacity.
   [[nodiscard]] virtual double measure_read_roof() = 0;
 
+  // Operations a second of nothing but products of E4M3 numbers, at the clock that they leave: the roof of
+  // prompts' products. 0 on the CPU, which has no such thing.
+  [[nodiscard]] virtual double measure_product_roof() = 0;
+
+  virtual void expand(const ExpandArgs& a) = 0;
   virtual void embed(const EmbedArgs& a) = 0;
   virtual void qkv_rope_append(const QkvRopeAppendArgs& a) = 0;
   virtual void attention(const AttentionArgs& a) = 0;

@@ -12,6 +12,28 @@ namespace fut {
 
 using namespace op_checks;
 
+void check(const ExpandArgs& a) {
+  constexpr const char* kOp = "expand";
+  check_weights(kOp, "weight", a.weight);
+  check_array(kOp, "codes", a.codes);
+  check_array(kOp, "row_scales", a.row_scales);
+  FUT_CHECK((a.column_scales == nullptr) == (a.num_column_scales == 0),
+            "{}: {} column_scales, and they are {}", kOp, a.num_column_scales,
+            a.column_scales == nullptr ? "null" : "given");
+  FUT_CHECK(
+      a.num_column_scales >= 0 &&
+          (a.num_column_scales == 0 ||
+           a.weight.cols % (std::int64_t{layout::Int4Tile::kTileCols} * a.num_column_scales) == 0),
+      "{}: {} column_scales for {} columns", kOp, a.num_column_scales, a.weight.cols);
+  FUT_CHECK(reinterpret_cast<std::uintptr_t>(a.codes) % 16 == 0,
+            "{}: codes at {}, not 16-byte aligned", kOp, static_cast<const void*>(a.codes));
+  const ByteRange weight = range_of("weight", a.weight);
+  const ByteRange codes{"codes", a.codes, a.weight.rows * a.weight.cols};
+  const ByteRange row_scales = range_of("row_scales", a.row_scales, a.weight.rows);
+  check_apart(kOp, codes, {weight, row_scales});
+  check_apart(kOp, row_scales, {weight});
+}
+
 void check(const EmbedArgs& a) {
   constexpr const char* kOp = "embed";
   check_array(kOp, "token_ids", a.token_ids);

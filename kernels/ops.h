@@ -41,6 +41,23 @@
 
 namespace fut {
 
+// expand: the E4M3 matrix that stands for one of INT4 codes where products of prompts have no other copy
+// shapes    weight [N, K] in any order, column_scales [S] or null, codes [N, K] and row_scales [N] of
+//           the sources' rows in their own order
+// limits    K a multiple of 16 S; column_scales powers of two (caller promises); codes 16-byte aligned
+// rounding  w = code * scale / column_scales[k / (K / S)], exact; row_scales[n] =
+//           expanded_row_scale(largest |scale / column_scale| of the row) of
+//           numeric/activation_scales.h, a power of two; codes[n, k] = E4M3(w / row_scales[n])
+// bound     bytes
+struct ExpandArgs {
+  Int4Matrix weight;
+  const float* column_scales = nullptr;
+  int num_column_scales = 0;
+  std::uint8_t* codes = nullptr;
+  float* row_scales = nullptr;
+};
+void check(const ExpandArgs& a);
+
 // embed: X[m] = T(W[token_ids[m]]), T the type of out
 // shapes    token_ids [M], weight [V, H], out [M, H]
 // limits    M >= 1; 0 <= token_ids[m] < V (caller promises); out F32 or BF16
@@ -133,6 +150,9 @@ struct AttentionArgs {
   KvCacheView kv;
   const float* out_scales = nullptr;  // E4M3 out: [Nkv], powers of two; out = E4M3(o * scale)
   ActivationView out;
+  // The tokens are those of prompts. Another backend's order of sums may follow from that, and where q is
+  // BF16 must not follow from how many tokens there are: a prompt's last pass may be one token.
+  bool of_prompts = false;
 };
 void check(const AttentionArgs& a);
 

@@ -42,7 +42,9 @@ class CpuBackend final : public Backend {
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
   [[nodiscard]] double measure_read_roof() override;
+  [[nodiscard]] double measure_product_roof() override { return 0; }
 
+  void expand(const ExpandArgs& a) override { cpu::expand(workers_, a); }
   void embed(const EmbedArgs& a) override { cpu::embed(workers_, a); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cpu::qkv_rope_append(workers_, a); }
   void attention(const AttentionArgs& a) override { cpu::attention(workers_, a); }

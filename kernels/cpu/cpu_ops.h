@@ -59,6 +59,7 @@ struct Workers {
   return static_cast<const std::byte*>(view.data) + r * view.row_stride * dtype_bytes(view.dtype);
 }
 
+void expand(Workers& workers, const ExpandArgs& a);
 void embed(Workers& workers, const EmbedArgs& a);
 void qkv_rope_append(Workers& workers, const QkvRopeAppendArgs& a);
 void attention(Workers& workers, const AttentionArgs& a);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/allocations.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/product_roof.h"
 #include "kernels/cuda/read_roof.h"
 
 namespace fut::cuda {
@@ -131,6 +132,18 @@ double CudaBackend::measure_read_roof() {
       [&] { read_all(memory.as<void>(), bytes, sink.as<std::uint32_t>(), context_); }, kRuns);
   const double least = *std::min_element(times.begin(), times.end());
   return static_cast<double>(bytes) / least * 1e6;
+}
+
+double CudaBackend::measure_product_roof() {
+  constexpr int kRounds = 4096;  // milliseconds
+  constexpr int kRuns = 200;     // until the clock is what power allows
+  const DeviceMemory sink(sizeof(float));
+  double flops = 0;
+  std::vector<double> times =
+      time_runs([&] { flops = multiply_only(kRounds, sink.as<float>(), context_); }, kRuns);
+  const auto late = times.begin() + kRuns / 2;
+  std::nth_element(late, late + kRuns / 4, times.end());
+  return flops / *(late + kRuns / 4) * 1e6;
 }
 
 }  // namespace fut::cuda

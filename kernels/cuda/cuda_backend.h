@@ -33,7 +33,9 @@ class CudaBackend final : public Backend {
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
   [[nodiscard]] double measure_read_roof() override;
+  [[nodiscard]] double measure_product_roof() override;
 
+  void expand(const ExpandArgs& a) override { cuda::expand(a, context_); }
   void embed(const EmbedArgs& a) override { cuda::embed(a, context_); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cuda::qkv_rope_append(a, context_); }
   void attention(const AttentionArgs& a) override { cuda::attention(a, context_); }

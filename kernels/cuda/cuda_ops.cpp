@@ -39,7 +39,8 @@ void attention(const AttentionArgs& a, LaunchContext& context) {
   refuse_plain(a.out.dtype == DType::F32);
   // BF16 operands over an INT4 cache are prefill, whatever the number of tokens: other arithmetic.
   const bool coded = std::holds_alternative<KvPagesInt4>(a.kv);
-  if (a.batch.num_tokens == a.batch.num_sequences && !(coded && a.q.dtype == DType::BF16)) {
+  if (!a.of_prompts && a.batch.num_tokens == a.batch.num_sequences &&
+      !(coded && a.q.dtype == DType::BF16)) {
     attention_decode(a, context);
   } else {
     prompt_attention(a, context);

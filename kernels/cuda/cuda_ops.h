@@ -9,7 +9,8 @@
 
 namespace fut::cuda {
 
-// The same bits as the CPU's: widening is exact, and the rounding is the same function.
+// The same bits as the CPU's: all but one rounding is exact, and that is the same function.
+void expand(const ExpandArgs& a, LaunchContext& context);
 void embed(const EmbedArgs& a, LaunchContext& context);
 
 // The plain column of ops.h, float32 throughout, is the CPU's alone: Usage.

@@ -9,7 +9,8 @@
 
 namespace fut::cuda {
 
-// The same bits for a token whatever other tokens there are.
+// The same bits for a token whatever other tokens there are. Weights may be what the kernel before wrote
+// (expand): they are no more to be touched early than operands are.
 void prompt_qkv_rope_append(const QkvRopeAppendArgs& a, LaunchContext& context);
 void prompt_linear_residual(const LinearResidualArgs& a, LaunchContext& context);
 void prompt_gate_up_swiglu(const GateUpSwigluArgs& a, LaunchContext& context);

@@ -48,6 +48,18 @@ inline constexpr double kAmaxHeadroom =
   return by_amax > by_sigma ? by_amax : by_sigma;
 }
 
+// Of a row of INT4 codes, -8 .. 7, none of whose scales is larger than `amax`, as E4M3: the least power of
+// two by which 8 * amax stays within E4M3's range. 1 for a row of nothing but zeros.
+[[nodiscard]] constexpr float expanded_row_scale(float amax) {
+  if (!(amax > 0) || amax > std::numeric_limits<float>::max()) return 1;
+  static_assert(kE4m3Max == 1.75F * 0x1p8F);
+  constexpr std::uint32_t kThreeQuarters = 0x600000U;  // of a float's fraction
+  const auto bits = std::bit_cast<std::uint32_t>(amax);
+  const int exponent = static_cast<int>(bits >> 23) - 127 + 3 - 8;
+  const int e = (bits & 0x7FFFFFU) > kThreeQuarters ? exponent + 1 : exponent;
+  return std::bit_cast<float>(static_cast<std::uint32_t>((e < -126 ? -126 : e) + 127) << 23);
+}
+
 // The least e >= 0 with amax * 2^-e <= 2^15, which leaves F16's 65504 a factor of two. amax of one
 // token's SwiGLU output; 0 where it is not finite.
 [[nodiscard]] constexpr std::int32_t swiglu_exponent(float amax) {

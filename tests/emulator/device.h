@@ -59,6 +59,15 @@ inline int max(int a, int b) {
   return a > b ? a : b;
 }
 
+template <class T>
+T __ldg(const T* place) {
+  return *place;
+}
+template <class T>
+T __ldcs(const T* place) {
+  return *place;
+}
+
 inline void __syncwarp() {
   emulator::sync_warp();
 }

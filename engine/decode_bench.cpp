@@ -67,15 +67,7 @@ Backend::Procedure DecodeBench::step() {
 }
 
 Backend::Procedure DecodeBench::layers() {
-  return backend_.capture([this] {
-    backend_.embed({workspace_.batch().token_ids, workspace_.batch().num_tokens,
-                    model_.embed_tokens(), workspace_.residual()});
-    for (int i = 0; i < model_.config().num_layers; ++i) {
-      for (const LayerOp op : kLayerOps) {
-        run_layer_op(backend_, model_, cache_, workspace_, i, op);
-      }
-    }
-  });
+  return backend_.capture([this] { forward_layers(backend_, model_, cache_, workspace_); });
 }
 
 std::int64_t DecodeBench::layer_bytes(LayerOp op) const {

@@ -24,6 +24,7 @@ class ForwardPass {
 
   void run(int i, LayerOp op) {
     const LayerWeights& w = model_.layer(i, ws_.kind());
+    expand(i, op);
     switch (op) {
       case LayerOp::QkvRopeAppend:
         project_qkv(i, w);
@@ -44,6 +45,23 @@ class ForwardPass {
   }
 
  private:
+  // Where prompts have their weights from INT4 codes: right before they are read, one matrix at a time.
+  void expand(int i, LayerOp op) {
+    if (ws_.kind() != StepKind::Prefill || !model_.expands()) return;
+    switch (op) {
+      case LayerOp::QkvRopeAppend:
+        return backend_.expand(model_.expansion(i, PackedMatrix::QkvProj));
+      case LayerOp::Attention:
+        return;
+      case LayerOp::OProj:
+        return backend_.expand(model_.expansion(i, PackedMatrix::OProj));
+      case LayerOp::GateUpSwiglu:
+        return backend_.expand(model_.expansion(i, PackedMatrix::GateUpProj));
+      case LayerOp::DownProj:
+        return backend_.expand(model_.expansion(i, PackedMatrix::DownProj));
+    }
+  }
+
   // Keys and queries are rotated once: where they are rounded. That is here for the steps of
   // prefill, and in attention for those of decode, whose queries come as float32.
   [[nodiscard]] bool rotates_in_attention() const { return ws_.query().dtype == DType::F32; }
@@ -120,6 +138,7 @@ class ForwardPass {
     }
     attention.out_scales = w.attention_output_scales;
     attention.out = ws_.attention();
+    attention.of_prompts = ws_.kind() == StepKind::Prefill;
     backend_.attention(attention);
   }
 
@@ -139,12 +158,17 @@ class ForwardPass {
 
 void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
              const Tap& tap) {
+  forward_layers(backend, model, cache, workspace, tap);
+  forward_head(backend, model, workspace, tap);
+}
+
+void forward_layers(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+                    const Tap& tap) {
   ForwardPass pass(backend, model, cache, workspace, tap);
   pass.embed();
   for (int i = 0; i < model.config().num_layers; ++i) {
     for (const LayerOp op : kLayerOps) pass.run(i, op);
   }
-  forward_head(backend, model, workspace, tap);
 }
 
 std::string_view layer_op_name(LayerOp op) {

@@ -19,6 +19,10 @@ using Tap = std::function<void(std::string_view op, int layer, ConstActivationVi
 void forward(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
              const Tap& tap = {});
 
+// The same without the head.
+void forward_layers(Backend& backend, const Model& model, KvCache& cache, Workspace& workspace,
+                    const Tap& tap = {});
+
 // One op of one layer on whatever the workspace holds: for timing.
 enum class LayerOp { QkvRopeAppend, Attention, OProj, GateUpSwiglu, DownProj };
 inline constexpr LayerOp kLayerOps[] = {LayerOp::QkvRopeAppend, LayerOp::Attention, LayerOp::OProj,

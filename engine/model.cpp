@@ -137,6 +137,49 @@ class CheckpointLoading {
   std::vector<std::byte> staging_;
 };
 
+ExpandArgs Model::expansion(int i, PackedMatrix matrix) const {
+  const LayerWeights& w = decode_layers_[static_cast<std::size_t>(i)];
+  ExpandArgs a;
+  switch (matrix) {
+    case PackedMatrix::QkvProj:
+      a.weight = std::get<Int4Matrix>(std::get<Weights>(w.qkv_proj));
+      break;
+    case PackedMatrix::OProj:
+      a.weight = std::get<Int4Matrix>(w.o_proj);
+      // Its inputs come multiplied by their heads' scales.
+      a.column_scales = layers_[static_cast<std::size_t>(i)].attention_output_scales;
+      a.num_column_scales = config_.num_kv_heads;
+      break;
+    case PackedMatrix::GateUpProj:
+      a.weight = std::get<Int4Matrix>(std::get<Weights>(w.gate_up_proj));
+      break;
+    case PackedMatrix::DownProj:
+      a.weight = std::get<Int4Matrix>(w.down_proj);
+      break;
+  }
+  a.codes = expanded_.as<std::uint8_t>();
+  a.row_scales = expanded_row_scales();
+  return a;
+}
+
+float* Model::expanded_row_scales() const {
+  return reinterpret_cast<float*>(expanded_.as<std::uint8_t>() + expanded_bytes(config_).codes);
+}
+
+void Model::make_expanded(Backend& backend) {
+  expanded_ = backend.allocate(expanded_bytes(config_).total);
+  const auto place = [&](PackedMatrix matrix) {
+    const PackedMatrixShape shape = packed_matrix_shape(config_, matrix);
+    return E4m3Matrix{expanded_.as<std::uint8_t>(), expanded_row_scales(), shape.rows, shape.cols};
+  };
+  for (LayerWeights& w : layers_) {
+    w.qkv_proj = Weights(place(PackedMatrix::QkvProj));
+    w.o_proj = place(PackedMatrix::OProj);
+    w.gate_up_proj = Weights(place(PackedMatrix::GateUpProj));
+    w.down_proj = place(PackedMatrix::DownProj);
+  }
+}
+
 Model Model::load(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
                   Precision precision, const Progress& progress, bool check_finite) {
   if (is_quantized(precision)) {

@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "loader/checkpoint.h"
 #include "loader/packed_model.h"
+#include "loader/packed_tensors.h"
 
 namespace fut {
 
@@ -57,17 +58,21 @@ class Model {
                     Precision precision = Precision::F32, const Progress& progress = {},
                     bool check_finite = false);
 
-  // From a quantised folder: Fp8 takes the FP8 copies, Int4 both. Progress is told by one thread at a
-  // time. Throws Data where checksums disagree, Usage for F32 and Bf16. `times` may be null.
+  // From a quantised folder: Fp8 takes the FP8 copies, Int4 both, or the INT4 ones alone. Progress is told
+  // by one thread at a time. Throws Data where checksums disagree, Usage for F32 and Bf16. `times` may be
+  // null.
   static Model load_packed(Backend& backend, const PackedModel& packed, const ModelConfig& config,
                            Precision precision, HeadChoice head = HeadChoice::Int8,
                            const Progress& progress = {}, const ParallelFor& parallel_for = {},
-                           LoadTimes* times = nullptr);
+                           LoadTimes* times = nullptr,
+                           PrefillWeights prefill = PrefillWeights::Fp8);
 
   // Weights that mean nothing, for measuring: random codes whose scales keep activations in range.
-  // What decode needs, and no more. Throws Capacity; Data for a shape that cannot be packed; Usage for
-  // F32.
-  static Model make_random(Backend& backend, const ModelConfig& config, Precision precision);
+  // What steps of `kind` need, and no more; with `prefill` Int4, all of Int4. Throws Capacity; Data for a
+  // shape that cannot be packed; Usage for F32.
+  static Model make_random(Backend& backend, const ModelConfig& config, Precision precision,
+                           StepKind kind = StepKind::Decode,
+                           PrefillWeights prefill = PrefillWeights::Fp8);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] Precision precision() const { return precision_; }
@@ -76,23 +81,32 @@ class Model {
         kind == StepKind::Decode && !decode_layers_.empty() ? decode_layers_ : layers_;
     return layers[static_cast<std::size_t>(i)];
   }
+  // Whether layer(i, Prefill) is one place for all layers, where expansion(i, matrix) has to be carried
+  // out before a product reads it.
+  [[nodiscard]] bool expands() const { return expanded_.bytes() > 0; }
+  [[nodiscard]] ExpandArgs expansion(int i, PackedMatrix matrix) const;
   [[nodiscard]] const DenseMatrix& embed_tokens() const { return embed_tokens_; }
   [[nodiscard]] const float* final_norm() const { return final_norm_; }
   [[nodiscard]] const Weights& lm_head() const { return lm_head_; }
   // The BF16 head behind the INT8 one; data null: there is none.
   [[nodiscard]] const DenseMatrix& rescoring_head() const { return rescoring_head_; }
   [[nodiscard]] float operand_scale() const { return operand_scale_; }
-  [[nodiscard]] std::size_t bytes() const { return arena_.bytes(); }
+  [[nodiscard]] std::size_t bytes() const { return arena_.bytes() + expanded_.bytes(); }
 
  private:
   friend class CheckpointLoading;
   friend class PackedLoading;
   friend class RandomWeights;
   Model() = default;
+  // Gives all layers of prefill the place for expanded matrices; needs decode_layers_, and layers_ with
+  // all but their matrices.
+  void make_expanded(Backend& backend);
+  [[nodiscard]] float* expanded_row_scales() const;
 
   ModelConfig config_;
   Precision precision_ = Precision::F32;
   DeviceBuffer arena_;
+  DeviceBuffer expanded_;                    // one matrix in E4M3, then its rows' scales
   std::vector<LayerWeights> layers_;         // of prefill, and of decode where it has none apart
   std::vector<LayerWeights> decode_layers_;  // Int4
   DenseMatrix embed_tokens_;

@@ -13,12 +13,16 @@ namespace fut {
 class PackedLoading {
  public:
   PackedLoading(Backend& backend, const PackedModel& packed, const ModelConfig& config,
-                Precision precision, HeadChoice head, const Progress& progress)
-      : packed_(packed),
+                Precision precision, HeadChoice head, const Progress& progress,
+                PrefillWeights prefill)
+      : backend_(backend),
+        packed_(packed),
         head_(head),
-        arena_(
-            backend,
-            packed_weight_bytes(config, packed.info().options.group_size, precision, head).total()),
+        expands_(prefill == PrefillWeights::Int4),
+        arena_(backend, packed_weight_bytes(config, packed.info().options.group_size, precision,
+                                            head, prefill)
+                                .total() -
+                            (expands_ ? expanded_bytes(config).total : 0)),
         upload_(backend, packed, progress) {
     model_.config_ = config;
     model_.precision_ = precision;
@@ -36,6 +40,7 @@ class PackedLoading {
     if (times != nullptr) *times = taken;
     read_scales();
     model_.arena_ = arena_.take();
+    if (expands_) model_.make_expanded(backend_);
     return std::move(model_);
   }
 
@@ -52,7 +57,8 @@ class PackedLoading {
   }
 
   LayerWeights fp8_layer(int i) {
-    LayerWeights w = matrices([&](PackedMatrix matrix) { return e4m3(i, matrix); });
+    LayerWeights w;
+    if (!expands_) w = matrices([&](PackedMatrix matrix) { return e4m3(i, matrix); });
     const TensorInfo& attention = packed_.layer(i, PackedLayerTensor::AttentionOutputScale);
     w.attention_output_scales = reinterpret_cast<const float*>(put_scales(attention, true));
     put_scales(packed_.layer(i, PackedLayerTensor::SwigluOutputScale), false);
@@ -145,8 +151,10 @@ class PackedLoading {
     return reinterpret_cast<const T*>(place);
   }
 
+  Backend& backend_;
   const PackedModel& packed_;
   HeadChoice head_;
+  bool expands_;
   Model model_;
   Arena arena_;
   std::vector<Scales> scales_;
@@ -155,12 +163,16 @@ class PackedLoading {
 
 Model Model::load_packed(Backend& backend, const PackedModel& packed, const ModelConfig& config,
                          Precision precision, HeadChoice head, const Progress& progress,
-                         const ParallelFor& parallel_for, LoadTimes* times) {
+                         const ParallelFor& parallel_for, LoadTimes* times,
+                         PrefillWeights prefill) {
   if (!is_quantized(precision)) {
     throw usage_error(
         "--precision {} needs the original weights and {} holds quantised ones: pass the folder "
         "that it was made from",
         precision_name(precision), packed.path().parent_path().string());
+  }
+  if (prefill == PrefillWeights::Int4 && precision != Precision::Int4) {
+    throw usage_error("--prefill-weights int4 goes with --precision int4 alone");
   }
   if (head != HeadChoice::Int8 && !packed.has(PackedGlobalTensor::LmHead)) {
     throw data_error(
@@ -168,7 +180,8 @@ Model Model::load_packed(Backend& backend, const PackedModel& packed, const Mode
         "again",
         packed.path().string());
   }
-  return PackedLoading(backend, packed, config, precision, head, progress).run(parallel_for, times);
+  return PackedLoading(backend, packed, config, precision, head, progress, prefill)
+      .run(parallel_for, times);
 }
 
 }  // namespace fut

@@ -23,8 +23,14 @@ float scale_for(std::int64_t cols, float deviation) {
 
 class RandomWeights {
  public:
-  RandomWeights(Backend& backend, const ModelConfig& config, Precision precision)
-      : backend_(backend), config_(config), precision_(precision), random_(kPatternBytes) {
+  RandomWeights(Backend& backend, const ModelConfig& config, Precision precision, StepKind kind,
+                PrefillWeights prefill)
+      : backend_(backend),
+        config_(config),
+        precision_(precision),
+        expands_(precision == Precision::Int4 && prefill == PrefillWeights::Int4),
+        has_int4_(precision == Precision::Int4 && (kind == StepKind::Decode || expands_)),
+        random_(kPatternBytes) {
     std::mt19937 engine(1);
     for (std::size_t i = 0; i < random_.size(); i += sizeof(std::uint32_t)) {
       const auto word = static_cast<std::uint32_t>(engine());
@@ -43,6 +49,7 @@ class RandomWeights {
     model_.decode_layers_.clear();
     build(arena);
     model_.arena_ = arena.take();
+    if (expands_) model_.make_expanded(backend_);
     return std::move(model_);
   }
 
@@ -55,14 +62,15 @@ class RandomWeights {
     const std::int64_t vocab = config_.vocab_size;
     model_.embed_tokens_ = bf16(arena, vocab, hidden, 1);
     for (int i = 0; i < config_.num_layers; ++i) {
-      if (precision_ == Precision::Int4) {
+      if (has_int4_) {
         model_.decode_layers_.push_back(
-            layer(arena, [&](PackedMatrix m) { return Weights(int4(arena, m)); }));
-      } else if (precision_ == Precision::Fp8) {
+            layer([&](PackedMatrix m) { return Weights(int4(arena, m)); }));
+        if (expands_) model_.layers_.push_back(with_scales(arena, {}));
+      } else if (is_quantized(precision_)) {
         model_.layers_.push_back(
-            layer(arena, [&](PackedMatrix m) { return Weights(e4m3(arena, m)); }));
+            with_scales(arena, layer([&](PackedMatrix m) { return Weights(e4m3(arena, m)); })));
       } else {
-        model_.layers_.push_back(layer(arena, [&](PackedMatrix m) {
+        model_.layers_.push_back(layer([&](PackedMatrix m) {
           const PackedMatrixShape shape = packed_matrix_shape(config_, m);
           return Weights(bf16(arena, shape.rows, shape.cols, scale_for(shape.cols, 0.7F)));
         }));
@@ -76,16 +84,18 @@ class RandomWeights {
   }
 
   template <class Matrix>
-  LayerWeights layer(Arena& arena, const Matrix& matrix) {
+  static LayerWeights layer(const Matrix& matrix) {
     LayerWeights w;
     w.qkv_proj = matrix(PackedMatrix::QkvProj);
     w.o_proj = matrix(PackedMatrix::OProj);
     w.gate_up_proj = matrix(PackedMatrix::GateUpProj);
     w.down_proj = matrix(PackedMatrix::DownProj);
-    if (precision_ == Precision::Fp8) {
-      w.attention_output_scales = floats(arena, config_.num_kv_heads, 16.0F);
-      w.swiglu_output_scale = 16;
-    }
+    return w;
+  }
+
+  LayerWeights with_scales(Arena& arena, LayerWeights w) {
+    w.attention_output_scales = floats(arena, config_.num_kv_heads, 16.0F);
+    w.swiglu_output_scale = 16;
     return w;
   }
 
@@ -169,16 +179,19 @@ class RandomWeights {
   Backend& backend_;
   const ModelConfig& config_;
   Precision precision_;
+  bool expands_;   // prompts have their weights from the INT4 codes
+  bool has_int4_;  // else the matrices of a quantised model are E4M3
   std::vector<std::byte> random_;
   Model model_;
 };
 
-Model Model::make_random(Backend& backend, const ModelConfig& config, Precision precision) {
+Model Model::make_random(Backend& backend, const ModelConfig& config, Precision precision,
+                         StepKind kind, PrefillWeights prefill) {
   if (precision == Precision::F32) {
     throw usage_error("random weights come in bf16, fp8 and int4, not in f32");
   }
   if (precision != Precision::Bf16) check_packable(config, kGroup);
-  return RandomWeights(backend, config, precision).run();
+  return RandomWeights(backend, config, precision, kind, prefill).run();
 }
 
 }  // namespace fut

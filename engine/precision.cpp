@@ -58,6 +58,10 @@ std::string_view precision_name(Precision precision) {
   return "int4";
 }
 
+std::string_view prefill_weights_name(PrefillWeights weights) {
+  return weights == PrefillWeights::Fp8 ? "fp8" : "int4";
+}
+
 std::string_view kv_cache_dtype_name(KvCacheDtype type) {
   switch (type) {
     case KvCacheDtype::F32:

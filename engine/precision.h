@@ -18,6 +18,12 @@ enum class Precision {
 };
 enum class KvCacheDtype { F32, Bf16, Int4 };
 
+// Where prefill of Int4 has its weights from: a copy of their own in E4M3, or the INT4 codes of decode,
+// rounded to E4M3 when a product needs them: one more rounding and some more time, and a model of twice the
+// size fits.
+enum class PrefillWeights { Fp8, Int4 };
+[[nodiscard]] std::string_view prefill_weights_name(PrefillWeights weights);  // "fp8", "int4"
+
 [[nodiscard]] std::string_view precision_name(Precision precision);     // "f32", "bf16", ...
 [[nodiscard]] std::string_view kv_cache_dtype_name(KvCacheDtype type);  // "f32", "bf16", "int4"
 

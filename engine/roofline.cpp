@@ -52,6 +52,15 @@ double attention_flops(const ModelConfig& config, std::int64_t begin, std::int64
 
 }  // namespace
 
+PrefillFlops prefill_flops(const ModelConfig& config, std::span<const int> prompts) {
+  PrefillFlops sum;
+  for (const int tokens : prompts) {
+    sum.products += product_flops(config, tokens);
+    sum.attention += attention_flops(config, 0, tokens);
+  }
+  return sum;
+}
+
 std::int64_t decode_step_bytes(const RooflineModel& model, int sequences,
                                std::int64_t depth_tokens) {
   return decode_weight_bytes(model) + kv_read_bytes(model.config, model.kv_cache, depth_tokens) *
@@ -67,13 +76,18 @@ double decode_step_seconds(const RooflineModel& model, const Roof& roof, int seq
 double prefill_seconds(const RooflineModel& model, const Roof& roof, std::int64_t prompt_tokens) {
   const bool fp8 = is_quantized(model.precision);
   const double product_peak = fp8 ? roof.fp8_flops : roof.bf16_flops;
-  const auto weights = static_cast<double>(fp8 ? model.weights.fp8_copy : model.weights.layers);
+  const WeightBytes& w = model.weights;
+  const bool expands = w.expanded > 0;
+  // Expanded weights are written and read once more, and nothing is computed meanwhile.
+  const double expanded = expands ? product_flops(model.config, 1) / 2 : 0;
+  const double expanding = (static_cast<double>(w.int4_copy) + expanded) / roof.bytes_per_second;
+  const double weights = expands ? expanded : static_cast<double>(fp8 ? w.fp8_copy : w.layers);
   double seconds = 0;
   for (std::int64_t begin = 0; begin < prompt_tokens; begin += kDefaultPrefillChunk) {
     const std::int64_t tokens = std::min<std::int64_t>(kDefaultPrefillChunk, prompt_tokens - begin);
     const double computing = product_flops(model.config, tokens) / product_peak +
                              attention_flops(model.config, begin, tokens) / roof.bf16_flops;
-    seconds += std::max(computing, weights / roof.bytes_per_second);
+    seconds += std::max(computing, weights / roof.bytes_per_second) + (expands ? expanding : 0);
   }
   return seconds;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "engine/weight_bytes.h"
 
@@ -28,6 +29,15 @@ struct RooflineModel {
                                              std::int64_t depth_tokens);
 [[nodiscard]] double decode_step_seconds(const RooflineModel& model, const Roof& roof,
                                          int sequences, std::int64_t depth_tokens);
+
+// Of the layers over whole prompts: 2 for each weight and token; 4 for each query head, dim and pair of a
+// token and one that it sees, itself included.
+struct PrefillFlops {
+  double products = 0;
+  double attention = 0;
+  [[nodiscard]] double total() const { return products + attention; }
+};
+[[nodiscard]] PrefillFlops prefill_flops(const ModelConfig& config, std::span<const int> prompts);
 
 // A prompt alone, in passes of kDefaultPrefillChunk, each bound by arithmetic or by its weights.
 [[nodiscard]] double prefill_seconds(const RooflineModel& model, const Roof& roof,

@@ -106,8 +106,20 @@ WeightBytes checkpoint_weight_bytes(const ModelConfig& config, Precision precisi
       });
 }
 
+ExpandedBytes expanded_bytes(const ModelConfig& config) {
+  std::size_t codes = 0, scales = 0;
+  for (int m = 0; m < kNumPackedMatrices; ++m) {
+    const PackedMatrixShape shape = packed_matrix_shape(config, static_cast<PackedMatrix>(m));
+    codes = std::max(codes,
+                     static_cast<std::size_t>(shape.rows) * static_cast<std::size_t>(shape.cols));
+    scales = std::max(scales, static_cast<std::size_t>(shape.rows) * sizeof(float));
+  }
+  codes = Arena::aligned(codes);
+  return {codes, codes + scales};
+}
+
 WeightBytes packed_weight_bytes(const ModelConfig& config, int group_size, Precision precision,
-                                HeadChoice head) {
+                                HeadChoice head, PrefillWeights prefill) {
   WeightBytes sum;
   sum.precision = precision;
   const auto add = [&](std::size_t WeightBytes::*part, const PackedTensor& tensor, int times) {
@@ -123,13 +135,17 @@ WeightBytes packed_weight_bytes(const ModelConfig& config, int group_size, Preci
   add_global(&WeightBytes::embedding, PackedGlobalTensor::EmbedTokens);
   for (int m = 0; m < kNumPackedMatrices; ++m) {
     const auto matrix = static_cast<PackedMatrix>(m);
-    add_layers(&WeightBytes::fp8_copy, packed_part(matrix, PackedPart::E4m3));
-    add_layers(&WeightBytes::fp8_copy, packed_part(matrix, PackedPart::E4m3Scale));
+    if (prefill == PrefillWeights::Fp8) {
+      add_layers(&WeightBytes::fp8_copy, packed_part(matrix, PackedPart::E4m3));
+      add_layers(&WeightBytes::fp8_copy, packed_part(matrix, PackedPart::E4m3Scale));
+    }
     if (precision == Precision::Int4) {
       add_layers(&WeightBytes::int4_copy, packed_part(matrix, PackedPart::Int4));
     }
   }
-  add_layers(&WeightBytes::fp8_copy, PackedLayerTensor::AttentionOutputScale);
+  add_layers(prefill == PrefillWeights::Fp8 ? &WeightBytes::fp8_copy : &WeightBytes::int4_copy,
+             PackedLayerTensor::AttentionOutputScale);
+  if (prefill == PrefillWeights::Int4) sum.expanded = expanded_bytes(config).total;
   if (head != HeadChoice::Bf16) {
     add_global(&WeightBytes::head, PackedGlobalTensor::LmHeadInt8);
     add_global(&WeightBytes::head, PackedGlobalTensor::LmHeadInt8Scale);

@@ -14,13 +14,14 @@ struct WeightBytes {
   std::size_t layers = 0;  // f32 and bf16: the one copy
   std::size_t fp8_copy = 0;
   std::size_t int4_copy = 0;
-  std::size_t head = 0;  // 0: the embedding serves
+  std::size_t expanded = 0;  // one matrix of INT4 codes in E4M3, where prefill has no copy
+  std::size_t head = 0;      // 0: the embedding serves
   std::size_t rescoring_head = 0;
   // Of the host, while they are read: for one tensor at a time, or for pieces of a quantised folder.
   std::size_t passing = 0;
 
   [[nodiscard]] std::size_t total() const {
-    return embedding + layers + fp8_copy + int4_copy + head + rescoring_head;
+    return embedding + layers + fp8_copy + int4_copy + expanded + head + rescoring_head;
   }
 };
 
@@ -32,6 +33,13 @@ struct WeightBytes {
 
 // Of a quantised folder in fp8 or int4, for a model that check_packable lets pass.
 [[nodiscard]] WeightBytes packed_weight_bytes(const ModelConfig& config, int group_size,
-                                              Precision precision, HeadChoice head);
+                                              Precision precision, HeadChoice head,
+                                              PrefillWeights prefill = PrefillWeights::Fp8);
+// Of the place for one matrix in E4M3: its codes, and what lies before the scales of its rows.
+struct ExpandedBytes {
+  std::size_t codes = 0;
+  std::size_t total = 0;
+};
+[[nodiscard]] ExpandedBytes expanded_bytes(const ModelConfig& config);
 
 }  // namespace fut

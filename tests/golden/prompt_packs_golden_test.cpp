@@ -37,12 +37,14 @@ struct Setup {
   Precision precision;
   KvCacheDtype cache;
   bool gpu;
+  PrefillWeights prefill = PrefillWeights::Fp8;
 };
 
 std::string name_of(const testing::TestParamInfo<Setup>& info) {
   const Setup& s = info.param;
   return std::string(precision_name(s.precision)) + "_" +
-         std::string(kv_cache_dtype_name(s.cache)) + (s.gpu ? "_Gpu" : "_Cpu");
+         std::string(kv_cache_dtype_name(s.cache)) +
+         (s.prefill == PrefillWeights::Int4 ? "_expanded" : "") + (s.gpu ? "_Gpu" : "_Cpu");
 }
 
 class PromptPacks : public testing::TestWithParam<Setup> {
@@ -58,6 +60,7 @@ class PromptPacks : public testing::TestWithParam<Setup> {
     options.precision = GetParam().precision;
     options.kv_cache = cache_of(GetParam().cache);
     options.gpu = GetParam().gpu;
+    options.prefill = GetParam().prefill;
     runner_ = std::make_unique<ModelRunner>(model, options);
     model_ = std::make_unique<Model>(runner_->load_model());
   }
@@ -150,6 +153,40 @@ TEST_P(PromptPacks, CutAtTheSameBordersTheLogitsAreTheSameBits) {
   }
 }
 
+TEST_P(PromptPacks, WhoIsCancelledBetweenPassesLeavesTheOthersTheirBits) {
+  EngineOptions options;
+  options.context_tokens = kMostTokens;
+  options.kv_cache = runner_->kv_cache();
+  options.max_sequences = 3;
+  options.prefill_chunk = 64;
+  options.pass_tokens = 192;
+  Engine engine(runner_->backend(), runner_->load_model(), options);
+  const auto reply = [&](bool in_company) {
+    std::vector<SequenceId> others;
+    const auto submit = [&](int tokens) {
+      Request request;
+      request.prompt = prompt(tokens, tokens);
+      request.max_new_tokens = 4;
+      request.num_logprobs = 1;
+      return engine.submit(request);
+    };
+    if (in_company) others = {submit(333), submit(300)};
+    const SequenceId id = submit(200);
+    std::vector<float> logprobs;
+    for (int step = 0; !engine.idle(); ++step) {
+      for (const TokenEvent& event : engine.step()) {
+        if (event.sequence == id) logprobs.push_back(event.logprob);
+      }
+      if (step == 1 && in_company) engine.cancel(others[0]);
+      if (step == 2 && in_company) engine.cancel(others[1]);
+    }
+    return logprobs;
+  };
+  const std::vector<float> alone = reply(false);
+  EXPECT_EQ(alone.size(), 4U);
+  EXPECT_EQ(reply(true), alone);
+}
+
 // What an engine does with them.
 TEST_P(PromptPacks, AConversationComputesWhatIsNewFromTheLastMultipleOfSixteen) {
   EngineOptions options;
@@ -193,17 +230,20 @@ TEST_P(PromptPacks, AConversationComputesWhatIsNewFromTheLastMultipleOfSixteen) 
   EXPECT_EQ(reply, Ids(text.end() - 21, text.end()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PromptPacks,
-                         testing::Values(Setup{Precision::F32, KvCacheDtype::F32, false},
-                                         Setup{Precision::Bf16, KvCacheDtype::Bf16, false},
-                                         Setup{Precision::Fp8, KvCacheDtype::Bf16, false},
-                                         Setup{Precision::Int4, KvCacheDtype::Int4, false},
-                                         Setup{Precision::Int4, KvCacheDtype::Bf16, false},
-                                         Setup{Precision::Bf16, KvCacheDtype::Bf16, true},
-                                         Setup{Precision::Fp8, KvCacheDtype::Bf16, true},
-                                         Setup{Precision::Int4, KvCacheDtype::Int4, true},
-                                         Setup{Precision::Int4, KvCacheDtype::Bf16, true}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    All, PromptPacks,
+    testing::Values(Setup{Precision::F32, KvCacheDtype::F32, false},
+                    Setup{Precision::Bf16, KvCacheDtype::Bf16, false},
+                    Setup{Precision::Fp8, KvCacheDtype::Bf16, false},
+                    Setup{Precision::Int4, KvCacheDtype::Int4, false},
+                    Setup{Precision::Int4, KvCacheDtype::Bf16, false},
+                    Setup{Precision::Int4, KvCacheDtype::Int4, false, PrefillWeights::Int4},
+                    Setup{Precision::Bf16, KvCacheDtype::Bf16, true},
+                    Setup{Precision::Fp8, KvCacheDtype::Bf16, true},
+                    Setup{Precision::Int4, KvCacheDtype::Int4, true},
+                    Setup{Precision::Int4, KvCacheDtype::Bf16, true},
+                    Setup{Precision::Int4, KvCacheDtype::Int4, true, PrefillWeights::Int4}),
+    name_of);
 
 }  // namespace
 }  // namespace fut::test

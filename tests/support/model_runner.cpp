@@ -54,7 +54,8 @@ ModelRunner::ModelRunner(const std::filesystem::path& folder, const RunnerOption
 
 Model ModelRunner::load_model() const {
   if (packed_) {
-    return Model::load_packed(*backend_, *packed_, config_, options_.precision, options_.head);
+    return Model::load_packed(*backend_, *packed_, config_, options_.precision, options_.head, {},
+                              {}, nullptr, options_.prefill);
   }
   return Model::load(*backend_, *checkpoint_, config_, options_.precision);
 }
@@ -66,6 +67,7 @@ std::vector<std::vector<std::vector<float>>> ModelRunner::window_logits(const To
   ScoringOptions options;
   options.path = path;
   options.kv_cache = kv_cache_;
+  options.prefill_chunk = options_.prefill_chunk;
   options.lock_step = lock_step;
   WindowLogits source({backend_.get(), &model, options}, static_cast<int>(windows[0].size()));
   std::vector<std::vector<std::vector<float>>> result(windows.size());
@@ -89,6 +91,7 @@ PerplexityResult ModelRunner::score(const TokenWindows& windows, StepKind path,
     ScoringOptions options;
     options.path = path;
     options.kv_cache = runner.kv_cache_;
+    options.prefill_chunk = runner.options_.prefill_chunk;
     return ScoredModel{runner.backend_.get(), &model, options};
   };
   const Model model = load_model();

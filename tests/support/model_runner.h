@@ -21,7 +21,9 @@ struct RunnerOptions {
   Precision precision = Precision::F32;
   KvCacheChoice kv_cache = {};
   HeadChoice head = HeadChoice::Int8;
-  bool gpu = false;  // for tests that have asked FUT_REQUIRE_GPU_DEVICE()
+  PrefillWeights prefill = PrefillWeights::Fp8;
+  int prefill_chunk = kDefaultPrefillChunk;  // of windows
+  bool gpu = false;                          // for tests that have asked FUT_REQUIRE_GPU_DEVICE()
 };
 
 class ModelRunner {

@@ -94,6 +94,15 @@ TEST(MemoryNeeds, OfAQuantisedFolderAreWhatIsAllocated) {
         expect_planned(config, precision, weights, [&](Backend& backend) {
           return Model::load_packed(backend, packed, config, precision, head);
         });
+        if (precision != Precision::Int4) continue;
+        const WeightBytes expanding =
+            packed_weight_bytes(config, group_size, precision, head, PrefillWeights::Int4);
+        EXPECT_EQ(expanding.fp8_copy, 0U);
+        EXPECT_LT(expanding.total(), weights.total());
+        expect_planned(config, precision, expanding, [&](Backend& backend) {
+          return Model::load_packed(backend, packed, config, precision, head, {}, {}, nullptr,
+                                    PrefillWeights::Int4);
+        });
       }
     }
   }
@@ -121,6 +130,19 @@ TEST(MemoryNeeds, AGpuHasItsDriverBeside) {
   // 8.03 billion weights: a byte and half a byte each, embedding and head apart.
   EXPECT_NEAR(static_cast<double>(weights.fp8_copy), 6.98e9, 0.02e9);
   EXPECT_NEAR(static_cast<double>(weights.int4_copy), 6.98e9 * 4.125 / 8, 0.02e9);
+}
+
+TEST(MemoryNeeds, SeventyBillionWeightsFitEightyGigabytesWithoutACopyForPrefill) {
+  const ModelConfig config = load_model_config_file(source_path("configs/llama-3.1-70b.json"));
+  const EngineOptions options = engine_of(config, Precision::Int4, 8192, 4);
+  const auto total = [&](PrefillWeights prefill) {
+    return memory_needs(
+               packed_weight_bytes(config, 128, Precision::Int4, HeadChoice::Int8, prefill), config,
+               options, MemoryOwner::UnseenGpu)
+        .total;
+  };
+  EXPECT_LT(total(PrefillWeights::Int4), std::size_t{80'000'000'000});
+  EXPECT_GT(total(PrefillWeights::Fp8), std::size_t{100'000'000'000});
 }
 
 TEST(MemoryNeeds, TheLargestThatFitIsTheLast) {

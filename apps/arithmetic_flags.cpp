@@ -76,6 +76,16 @@ Flags arithmetic_flags(ArithmeticOptions& o) {
                     o.precision = parse_precision(a);
                     o.precision_given = true;
                   }}};
+  flags.push_back({{"--prefill-weights"},
+                   "fp8|int4",
+                   kArithmeticSection,
+                   "Where prefill of int4 has its weights from: a copy in FP8, or the INT4 ones of "
+                   "decode, expanded for each product [fp8 where both fit into memory]",
+                   [&o](const Argument& a) {
+                     o.prefill_weights = parse_choice(a, {"fp8", "int4"}) == 0
+                                             ? PrefillWeights::Fp8
+                                             : PrefillWeights::Int4;
+                   }});
   append(flags, kv_cache_flags(o));
   append(
       flags,

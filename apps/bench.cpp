@@ -1,7 +1,9 @@
-// fut bench: how long a decode step takes, and how much of that memory alone would take.
+// fut bench: how long a decode step takes, and how much of that memory alone would take; or the same of
+// prompts and arithmetic.
 #include <algorithm>
 #include <cmath>
 
+#include "apps/bench_prompts.h"
 #include "apps/bench_serve.h"
 #include "apps/commands.h"
 #include "apps/logging.h"
@@ -11,6 +13,7 @@
 #include "apps/signals.h"
 #include "apps/words.h"
 #include "engine/decode_bench.h"
+#include "engine/roofline.h"
 #include "kernels/error.h"
 
 namespace fut::app {
@@ -25,6 +28,7 @@ struct Subject {
   ModelConfig config;
   Precision precision = Precision::Int4;
   KvCacheOptions kv_cache;
+  PrefillWeights prefill = PrefillWeights::Fp8;
   std::optional<Model> model;
 };
 
@@ -33,6 +37,7 @@ Subject open_dummy(const BenchOptions& options) {
   s.name = "random weights, " + options.dummy;
   const std::filesystem::path preset = find_preset(options.dummy);
   s.config = load_model_config_file(preset.empty() ? std::filesystem::path(options.dummy) : preset);
+  if (options.layers > 0) s.config.num_layers = options.layers;
   std::string notice;
   s.backend = make_backend(options.model.device, notice);
   if (!notice.empty()) log_warning("{}", notice);
@@ -40,7 +45,10 @@ Subject open_dummy(const BenchOptions& options) {
   s.kv_cache = resolve_kv_cache(s.config, s.precision, options.model.arithmetic.kv_cache);
   const std::string fault = s.backend->fault(sizes_of(s.config, s.precision));
   if (!fault.empty()) throw device_error("{}: {}", s.backend->description(), fault);
-  s.model.emplace(Model::make_random(*s.backend, s.config, s.precision));
+  s.prefill = options.model.arithmetic.prefill_weights.value_or(PrefillWeights::Fp8);
+  s.model.emplace(Model::make_random(*s.backend, s.config, s.precision,
+                                     options.prompts.empty() ? StepKind::Decode : StepKind::Prefill,
+                                     s.prefill));
   return s;
 }
 
@@ -54,7 +62,39 @@ Subject open_subject(const BenchOptions& options) {
   s.config = opened.folder.config;
   s.precision = opened.precision;
   s.kv_cache = opened.kv_cache;
+  s.prefill = opened.prefill;
   return s;
+}
+
+void describe(const Subject& s, Json& document) {
+  document["model"] = s.name;
+  document["device"] = s.backend->description();
+  document["precision"] = precision_name(s.precision);
+  if (s.precision == Precision::Int4) document["prefill_weights"] = prefill_weights_name(s.prefill);
+  document["kv_cache"] = kv_cache_dtype_name(s.kv_cache.dtype);
+}
+
+// Prompts in place of decode steps.
+int measure_prompts(const BenchOptions& options, Subject& s, Reporter& reporter) {
+  check_prompts(options.prompts, s.config);
+  const SamplingParams sampling = resolve_sampling(options.sampling, {}).params;
+  if (options.serve) {
+    const PromptPack& pack = options.prompts.front();
+    PrefillBench bench(*s.backend, *s.model, {pack, s.kv_cache, sampling});
+    const double flops = prefill_flops(s.config, pack.lengths).total();
+    serve_bench(*s.backend,
+                {[&] { return bench.step(); }, [&] { return bench.layers(); }, s.config.num_layers,
+                 flops / s.config.num_layers},
+                reporter);
+    return 0;
+  }
+  reporter.text(fmt::format("{}\n{}, {}{}, cache {}\n", s.name, s.backend->description(),
+                            precision_name(s.precision),
+                            s.prefill == PrefillWeights::Int4 ? " with prefill from INT4" : "",
+                            kv_cache_dtype_name(s.kv_cache.dtype)));
+  bench_prompts(*s.backend, *s.model, options.prompts, s.kv_cache, sampling, reporter);
+  reporter.finish(false);
+  return 0;
 }
 
 struct Timing {
@@ -103,17 +143,21 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   if (options.serve && reporter.format() != OutputFormat::JsonLines) {
     throw usage_error("--serve answers in lines of JSON: -o jsonl goes with it");
   }
+  if (options.serve && options.prompts.size() > 1) {
+    throw usage_error("--serve stays with one pack of --prompts, not {}", options.prompts.size());
+  }
+  if (options.layers > 0 && options.dummy.empty()) {
+    throw usage_error("--layers goes with --dummy: a model has its own");
+  }
   Subject s = open_subject(options);
+  describe(s, reporter.document());
+  if (!options.prompts.empty()) return measure_prompts(options, s, reporter);
   if (options.depth >= s.config.max_position_embeddings) {
     throw usage_error("--depth {}: this model has {} positions (max_position_embeddings)",
                       options.depth, s.config.max_position_embeddings);
   }
   Backend& backend = *s.backend;
   Json& document = reporter.document();
-  document["model"] = s.name;
-  document["device"] = backend.description();
-  document["precision"] = precision_name(s.precision);
-  document["kv_cache"] = kv_cache_dtype_name(s.kv_cache.dtype);
   document["batch"] = options.batch;
   document["depth"] = options.depth;
 
@@ -124,7 +168,10 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   wanted.sampling = resolve_sampling(options.sampling, {}).params;
   if (options.serve) {
     DecodeBench decode(backend, *s.model, wanted);
-    serve_bench(backend, decode, s.config.num_layers, reporter);
+    serve_bench(
+        backend,
+        {[&] { return decode.step(); }, [&] { return decode.layers(); }, s.config.num_layers, 0},
+        reporter);
     return 0;
   }
   const double roof = backend.measure_read_roof();

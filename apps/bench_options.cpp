@@ -1,11 +1,32 @@
 // The flags of fut bench.
 #include "apps/flag_groups.h"
 #include "apps/options.h"
+#include "kernels/error.h"
 
 namespace fut::app {
 namespace {
 
 constexpr const char* kBenchSection = "What is measured";
+
+constexpr std::string_view kAllPrompts = "128,512,2048,8192,32768,4x2048,8x2048,mixed,equal";
+
+// "512,4x2048,mixed"
+void set_prompts(BenchOptions& o, const Argument& a) {
+  std::string_view rest = a.text == "all" ? kAllPrompts : std::string_view(a.text);
+  o.prompts.clear();
+  for (bool more = true; more;) {
+    const std::size_t end = std::min(rest.find(','), rest.size());
+    PromptPack pack = parse_prompt_pack(rest.substr(0, end));
+    if (pack.lengths.empty()) {
+      throw usage_error(
+          "{}: '{}'; prompts are TOKENS, COUNTxTOKENS, mixed or equal, with commas between them",
+          a.source, a.text);
+    }
+    o.prompts.push_back(std::move(pack));
+    more = end < rest.size();
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+}
 
 constexpr const char* kBenchNotes =
     "Times decode steps, sampling included, of sequences that stand at a given depth, beside the "
@@ -16,6 +37,15 @@ constexpr const char* kBenchNotes =
     "timed apart;\n"
     "their sum is not a step's time, for on a GPU the next kernel starts while the last one "
     "ends.\n\n"
+    "With --prompts, prompts instead: the time from prompts to their first tokens, in passes as "
+    "fut run "
+    "makes\nthem, and one pass over them by its layers, in operations a second (2 for each weight "
+    "and "
+    "token, 4 for each\nhead, dim and pair of tokens in attention) beside what the tensor cores do "
+    "with "
+    "nothing but products.\n'mixed' are 17 prompts of 30 to 3000 tokens, 'equal' 17 of their mean, "
+    "'all' "
+    "128 to 32768 tokens alone and\npacks.\n\n"
     "With --serve the model stays and each line of standard input is answered by a line: 'step "
     "100' and\n"
     "'layers 100' run whole steps, or the layers of one alone, for at least 100 ms; 'roof' "
@@ -30,6 +60,18 @@ Flags measure_flags(BenchOptions& o) {
            "llama-3.1-70b), "
            "instead of a model",
            set_text(o.dummy, "file name")},
+          {{"--layers"},
+           "N",
+           kBenchSection,
+           "With --dummy: so many layers instead of the shape's own",
+           set_integer(o.layers, 1, 1000, "")},
+          {{"--prompts"},
+           "LIST",
+           kBenchSection,
+           "Prompts instead of decode steps: 512,4x2048,mixed,equal or all",
+           [&o](const Argument& a) { set_prompts(o, a); },
+           false,
+           {"--batch", "--depth", "--repetitions", "--warm-up"}},
           {{"-b", "--batch"},
            "N",
            kBenchSection,

@@ -2,10 +2,9 @@
 #include "apps/bench_serve.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <numeric>
 
+#include "apps/bench_timing.h"
 #include "apps/line_reader.h"
 #include "apps/signals.h"
 #include "apps/values.h"
@@ -18,12 +17,13 @@ constexpr double kMicroseconds = 1000;  // of a millisecond
 
 class BenchServer {
  public:
-  BenchServer(Backend& backend, DecodeBench& decode, int num_layers)
-      : backend_(backend), decode_(decode), num_layers_(num_layers) {}
+  BenchServer(Backend& backend, const ServedBench& bench) : backend_(backend), bench_(bench) {}
 
   Json answer(const std::string& line) {
     if (line == "roof") {
-      return {{"what", line}, {"read_roof_bytes_per_second", backend_.measure_read_roof()}};
+      return {{"what", line},
+              {"read_roof_bytes_per_second", backend_.measure_read_roof()},
+              {"product_roof_flops_per_second", backend_.measure_product_roof()}};
     }
     const std::size_t space = std::min(line.find(' '), line.size());
     const std::string what = line.substr(0, space);
@@ -32,50 +32,38 @@ class BenchServer {
     }
     const std::string rest = line.substr(std::min(space + 1, line.size()));
     const auto milliseconds = parse_integer({rest, "standard input, " + what}, 1, 600000);
-    std::vector<double> times = run(what, static_cast<double>(milliseconds) * kMicroseconds);
-    std::sort(times.begin(), times.end());
+    const std::vector<double> times =
+        run_for(backend_, procedure(what), static_cast<double>(milliseconds) * kMicroseconds);
     Json result = {{"what", what},
-                   {"us", times[times.size() / 2]},
+                   {"us", median_of(times)},
                    {"us_least", times.front()},
                    {"us_most", times.back()},
                    {"runs", times.size()}};
     if (what == "layers") {
-      result["layers"] = num_layers_;
-      result["us_layer"] = times[times.size() / 2] / num_layers_;
+      result["layers"] = bench_.num_layers;
+      result["us_layer"] = median_of(times) / bench_.num_layers;
+      if (bench_.flops_layer > 0) result["flops_layer"] = bench_.flops_layer;
     }
     return result;
   }
 
  private:
-  // Runs for at least so many microseconds: one first, then as many as should do.
-  std::vector<double> run(const std::string& what, double microseconds) {
+  const Backend::Procedure& procedure(const std::string& what) {
     Backend::Procedure& procedure = recorded_[what];
-    if (!procedure) procedure = what == "step" ? decode_.step() : decode_.layers();
-    std::vector<double> times;
-    for (double total = 0; total < microseconds;) {
-      const auto so_far = static_cast<double>(times.size());
-      const double wanted = times.empty() ? 1 : std::ceil((microseconds - total) * so_far / total);
-      constexpr double kMostAtOnce = 1000;
-      const auto more = static_cast<int>(std::min(wanted, kMostAtOnce));
-      const std::vector<double> new_times = backend_.time_runs(procedure, more);
-      throw_if_interrupted();
-      times.insert(times.end(), new_times.begin(), new_times.end());
-      total = std::accumulate(new_times.begin(), new_times.end(), total);
-    }
-    return times;
+    if (!procedure) procedure = what == "step" ? bench_.step() : bench_.layers();
+    return procedure;
   }
 
   Backend& backend_;
-  DecodeBench& decode_;
-  int num_layers_;
+  const ServedBench& bench_;
   std::map<std::string, Backend::Procedure> recorded_;
 };
 
 }  // namespace
 
-void serve_bench(Backend& backend, DecodeBench& decode, int num_layers, Reporter& reporter) {
-  BenchServer server(backend, decode, num_layers);
-  reporter.document()["layers"] = num_layers;
+void serve_bench(Backend& backend, const ServedBench& bench, Reporter& reporter) {
+  BenchServer server(backend, bench);
+  reporter.document()["layers"] = bench.num_layers;
   reporter.line(reporter.document());
   LineReader reader;
   std::string line;

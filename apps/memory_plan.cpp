@@ -22,7 +22,8 @@ EngineOptions engine_options(const PlannedModel& model) {
 
 WeightBytes weights_by_shape(const PlannedModel& model) {
   return is_quantized(model.precision)
-             ? packed_weight_bytes(model.config, model.group_size, model.precision, model.head)
+             ? packed_weight_bytes(model.config, model.group_size, model.precision, model.head,
+                                   model.prefill)
              : checkpoint_weight_bytes(model.config, model.precision);
 }
 
@@ -64,7 +65,9 @@ std::vector<Row> rows_of(const MemoryPlan& plan) {
   };
   add({"fp8_copy", "FP8 copy", n.weights.fp8_copy,
        m.precision == Precision::Int4 ? "prefill" : ""});
-  add({"int4_copy", "INT4 copy", n.weights.int4_copy, "decode"});
+  add({"int4_copy", "INT4 copy", n.weights.int4_copy,
+       m.prefill == PrefillWeights::Int4 ? "prefill and decode" : "decode"});
+  add({"expanded", "expanded", n.weights.expanded, "one matrix in FP8, for prompts"});
   add({"layers", "layers", n.weights.layers,
        m.precision == Precision::F32 ? "as stored" : "in BF16"});
   const bool int8 = is_quantized(m.precision) && m.head != HeadChoice::Bf16;
@@ -101,6 +104,7 @@ class Changes {
   // The cheapest for the user first: nothing to notice, less room, other replies, another machine.
   std::vector<MemoryChange> list() {
     change_head();
+    change_prefill();
     change_cache();
     free_others();
     shrink_room();
@@ -146,6 +150,14 @@ class Changes {
     changed.head = HeadChoice::Int8;
     changed.weights = weights_by_shape(changed);
     add("--head int8", "the head in INT8", changed);
+  }
+
+  void change_prefill() {
+    PlannedModel changed = plan_.model;
+    if (changed.precision != Precision::Int4 || changed.prefill == PrefillWeights::Int4) return;
+    changed.prefill = PrefillWeights::Int4;
+    changed.weights = weights_by_shape(changed);
+    add_with_room("--prefill-weights int4", "prefill from the INT4 weights", std::move(changed));
   }
 
   void change_cache() {
@@ -196,6 +208,7 @@ class Changes {
       if (precision == changed.precision || (changed.is_packed && !is_quantized(precision)))
         continue;
       changed.precision = precision;
+      changed.prefill = PrefillWeights::Fp8;
       try {
         if (is_quantized(precision)) check_packable(changed.config, changed.group_size);
         changed.kv_cache = resolve_kv_cache(changed.config, precision, {});
@@ -284,6 +297,21 @@ MemoryPlan make_plan(PlannedModel model, MemoryBudget budget) {
   return plan;
 }
 
+MemoryPlan make_plan(PlannedModel model, MemoryBudget budget,
+                     std::optional<PrefillWeights> wanted) {
+  if (model.precision != Precision::Int4) return make_plan(std::move(model), std::move(budget));
+  const auto plan_with = [&](PrefillWeights prefill) {
+    PlannedModel changed = model;
+    changed.prefill = prefill;
+    changed.weights = weights_by_shape(changed);
+    return make_plan(std::move(changed), budget);
+  };
+  MemoryPlan plan = plan_with(wanted.value_or(PrefillWeights::Fp8));
+  if (plan.fits() || wanted) return plan;
+  MemoryPlan smaller = plan_with(PrefillWeights::Int4);
+  return smaller.fits() ? smaller : plan;
+}
+
 std::string plan_table(const MemoryPlan& plan) {
   const Unit unit = unit_of(plan);
   std::string text;
@@ -332,6 +360,9 @@ void add_plan(Json& document, const MemoryPlan& plan) {
   memory["needed"] = plan.needs.total;
   memory["free"] = plan.budget.free_bytes;
   memory["total"] = plan.budget.total_bytes;
+  if (plan.model.precision == Precision::Int4) {
+    document["prefill_weights"] = prefill_weights_name(plan.model.prefill);
+  }
   document["fits"] = plan.fits();
   document["largest_context"] = plan.largest.context_tokens;
   document["largest_batch"] = plan.largest.sequences;

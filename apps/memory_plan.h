@@ -21,6 +21,7 @@ struct PlannedModel {
   Precision precision = Precision::Int4;
   KvCacheOptions kv_cache;
   HeadChoice head = HeadChoice::Int8;
+  PrefillWeights prefill = PrefillWeights::Fp8;
   WeightBytes weights;
   int context_tokens = 0;
   int sequences = 1;
@@ -61,6 +62,10 @@ struct MemoryPlan {
   [[nodiscard]] bool fits() const { return needs.total <= budget.free_bytes; }
 };
 [[nodiscard]] MemoryPlan make_plan(PlannedModel model, MemoryBudget budget);
+// The same with the weights of prefill as `wanted` has them; nullopt: from INT4 codes where that fits and a
+// copy of their own does not.
+[[nodiscard]] MemoryPlan make_plan(PlannedModel model, MemoryBudget budget,
+                                   std::optional<PrefillWeights> wanted);
 
 // Lines of "what  size", with what is needed and what is there at the end.
 [[nodiscard]] std::string plan_table(const MemoryPlan& plan);

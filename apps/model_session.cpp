@@ -46,6 +46,10 @@ void check_flags_act(const ArithmeticOptions& options, const OpenedModel& model)
     throw usage_error("{} is about the output head of int4 and fp8, and {} has none of its own",
                       options.typed_head_flag, precision_name(model.precision));
   }
+  if (options.prefill_weights && model.precision != Precision::Int4) {
+    throw usage_error("--prefill-weights is about int4, and this is {}",
+                      precision_name(model.precision));
+  }
   if (!options.typed_int4_cache_flag.empty() && model.kv_cache.dtype != KvCacheDtype::Int4) {
     throw usage_error(
         "{} is about an INT4 cache, and this one is in {}; {}", options.typed_int4_cache_flag,
@@ -86,9 +90,9 @@ Model load_packed(Backend& backend, const std::filesystem::path& folder, OpenedM
   }
   model.startup.lap("file of weights");
   LoadTimes times;
-  Model weights =
-      Model::load_packed(backend, packed, model.folder.config, model.precision,
-                         options.arithmetic.head, rate_progress("loading"), threads, &times);
+  Model weights = Model::load_packed(backend, packed, model.folder.config, model.precision,
+                                     options.arithmetic.head, rate_progress("loading"), threads,
+                                     &times, model.prefill);
   model.startup.lap("weights", load_text(times));
   return weights;
 }
@@ -133,7 +137,8 @@ MemoryPlan plan_engine(const OpenedModel& model, const ModelOptions& options, in
                                      model.kv_cache, options.arithmetic.head);
   planned.context_tokens = model.context_tokens;
   planned.sequences = sequences;
-  return make_plan(std::move(planned), budget_of(*model.backend));
+  return make_plan(std::move(planned), budget_of(*model.backend),
+                   options.arithmetic.prefill_weights);
 }
 
 Engine load_planned(OpenedModel& model, const ModelOptions& options, int sequences) {
@@ -227,6 +232,7 @@ OpenedModel open_model(const ModelOptions& options) {
       resolve_kv_cache(model.folder.config, model.precision, options.arithmetic.kv_cache);
   check_flags_act(options.arithmetic, model);
   require_able(model.backend, model.folder.config, model.precision, options.device);
+  model.prefill = options.arithmetic.prefill_weights.value_or(PrefillWeights::Fp8);
   model.context_tokens =
       resolve_context_tokens(model.folder.config, options.context_tokens.value_or(0));
   return model;
@@ -246,6 +252,11 @@ Model load_weights(Backend& backend, OpenedModel& model, const ModelOptions& opt
 Engine load_engine(OpenedModel& model, const ModelOptions& options, int sequences) {
   const MemoryPlan plan = plan_engine(model, options, sequences);
   require_fit(plan);
+  model.prefill = plan.model.prefill;
+  if (model.prefill == PrefillWeights::Int4 && !options.arithmetic.prefill_weights) {
+    log_info(
+        "a copy of the weights for prefill does not fit beside: it has them from the INT4 ones");
+  }
   log_info("memory, {} on {}:\n{}", precision_name(model.precision), plan.budget.device,
            plan_table(plan));
   try {
@@ -259,6 +270,10 @@ Engine load_engine(OpenedModel& model, const ModelOptions& options, int sequence
 
 void add_arithmetic(Json& document, const OpenedModel& model) {
   document["precision"] = precision_name(model.precision);
+  document.erase("prefill_weights");  // of an earlier answer
+  if (model.precision == Precision::Int4) {
+    document["prefill_weights"] = prefill_weights_name(model.prefill);
+  }
   Json& cache = document["kv_cache"];
   cache = {{"dtype", kv_cache_dtype_name(model.kv_cache.dtype)}};  // nothing of an earlier answer
   if (model.kv_cache.dtype == KvCacheDtype::Int4) {

@@ -19,6 +19,7 @@ struct OpenedModel {
   bool is_packed = false;  // a quantised folder
   Precision precision = Precision::F32;
   KvCacheOptions kv_cache;
+  PrefillWeights prefill = PrefillWeights::Fp8;
   int context_tokens = 0;
   StartupTimes startup;
 };

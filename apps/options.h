@@ -11,6 +11,7 @@
 #include "apps/logging.h"
 #include "engine/model.h"
 #include "engine/precision.h"
+#include "engine/prefill_bench.h"
 #include "kernels/backend.h"
 #include "loader/packed_options.h"
 #include "tokenizer/chat_template.h"
@@ -30,6 +31,7 @@ struct ArithmeticOptions {
   bool precision_given = false;
   KvCacheChoice kv_cache;
   HeadChoice head = HeadChoice::Int8;
+  std::optional<PrefillWeights> prefill_weights;  // nullopt: as memory has it
   std::string typed_int4_cache_flag;  // one that is about INT4 caches alone; empty: none was typed
   std::string typed_head_flag;        // the same of the head of int4 and fp8
 };
@@ -182,7 +184,9 @@ struct BenchOptions {
   int depth = 2048;
   int repetitions = 200;
   int warm_up = 50;
-  bool serve = false;  // measures what lines of standard input ask for
+  bool serve = false;               // measures what lines of standard input ask for
+  std::vector<PromptPack> prompts;  // measured in place of decode steps
+  int layers = 0;                   // of random weights; 0: the shape's own
   SamplingOptions sampling;
   OutputOptions output;
   LogOptions log;

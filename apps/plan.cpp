@@ -155,6 +155,13 @@ std::uint64_t copy_bytes(const PlannedModel& model) {
   return sum;
 }
 
+std::string prefill_text(const PlannedModel& model) {
+  if (model.prefill == PrefillWeights::Fp8) return "";
+  return "Prefill has its weights from the INT4 copy, expanded for each product: a little slower "
+         "and "
+         "one more rounding.\n";
+}
+
 std::string elsewhere_text(const MemoryPlan& plan) {
   std::string text = fmt::format("Loading takes {} of the host's memory in passing",
                                  size_text(plan.model.weights.passing));
@@ -170,7 +177,8 @@ int plan(const PlanOptions& options, Reporter& reporter) {
   const Subject subject = find_subject(options.model.model);
   // The device first where one is needed: a model is looked at closely only for one that is there.
   const MemoryBudget budget = find_budget(options, subject.config);
-  const MemoryPlan plan = make_plan(plan_subject(options, subject), budget);
+  const MemoryPlan plan =
+      make_plan(plan_subject(options, subject), budget, options.model.arithmetic.prefill_weights);
   const PlannedModel& model = plan.model;
   Json& document = reporter.document();
   document["model"] = model.name;
@@ -183,11 +191,11 @@ int plan(const PlanOptions& options, Reporter& reporter) {
   document["roofline"] = speed_document(plan);
   document["loading_host_bytes"] = model.weights.passing;
   document["copy_bytes"] = copy_bytes(model);
-  reporter.text(fmt::format("{} on {}: {}, cache {}, context {}, batch {}\n{}{}{}{}", model.name,
+  reporter.text(fmt::format("{} on {}: {}, cache {}, context {}, batch {}\n{}{}{}{}{}", model.name,
                             budget.device, precision_name(model.precision),
                             kv_cache_dtype_name(model.kv_cache.dtype), model.context_tokens,
-                            model.sequences, plan_table(plan), plan_verdict(plan), speed_text(plan),
-                            elsewhere_text(plan)));
+                            model.sequences, plan_table(plan), plan_verdict(plan),
+                            prefill_text(model), speed_text(plan), elsewhere_text(plan)));
   reporter.finish();
   return plan.fits() ? 0 : static_cast<int>(ErrorKind::Capacity);
 }

@@ -11,9 +11,10 @@
 #   --no-sanitizer  leave out compute-sanitizer (which is slow)
 #   --no-bench      leave out the benchmarks
 #   --cliffs        INT4 products of 1 to 33 rows: where a row more costs over 8 %
-#   --peers [LIST]  PyTorch and fut in turn (bench/alternate.py --help), by default at all points, else at those of
-#                   the list: 8b:1,70b:32,step:8. Takes some 8 minutes where PyTorch has compiled nothing yet
-#                   ($TORCHINDUCTOR_CACHE_DIR keeps what it compiles); $PYTHON is the interpreter
+#   --peers [LIST]  PyTorch and fut in turn (bench/alternate.py --help), by default at all points of decode, else at
+#                   those of the list: 8b:1,70b:32,step:8,prefill-8b:1x2048,prefill-70b. Takes some 8 minutes where
+#                   PyTorch has compiled nothing yet ($TORCHINDUCTOR_CACHE_DIR keeps what it compiles);
+#                   $PEERS_SECONDS is after how many no further point begins; $PYTHON is the interpreter
 #
 # Prints a line for each run while they go on and a table last, under it what failed and what was skipped
 # and why. A test that needs a GPU fails without one. Exits with 0 where all that ran passed, with 1 where
@@ -51,7 +52,7 @@ while [ $# -gt 0 ]; do
     --cliffs) cliffs=1 ;;
     --peers)
       peers=1
-      if [[ ${2:-} =~ ^[0-9a-z]+:[0-9] ]]; then points=${2//,/ }; shift; fi ;;
+      if [[ ${2:-} =~ ^([0-9a-z]+:[0-9]|prefill-) ]]; then points=${2//,/ }; shift; fi ;;
     -*) echo "gpu.sh: no option '$1'; see --help" >&2; exit 2 ;;
     *)
       if [ -n "$folder" ]; then echo "gpu.sh: two folders, '$folder' and '$1'" >&2; exit 2; fi
@@ -162,6 +163,7 @@ run_bench() {
     numbers+=$(printf '\n%s\n' "$name"; grep -E '^[a-z_]+/|ERROR| us( |,)' "$own" | cut -c1-150)$'\n'
   done
   run_steps
+  run_prompts
 }
 
 # Whole decode steps of random weights in the shapes of Llama-3.1.
@@ -175,6 +177,19 @@ run_steps() {
         --dummy "$configs/llama-3.1-$size.json" -b "$batch" -d 2048 --temp 0 -v
       judge "llama-3.1-$size, batch $batch" "$(grep '^step' "$own")"
     done
+  done
+}
+
+# Prompts of random weights in the shapes of Llama-3.1, to their first tokens and by the layer.
+run_prompts() {
+  local size configs
+  configs=$(dirname "$here")/configs
+  if [ ! -x "$folder/bin/fut" ]; then skipped+=('prompts: no fut built'); return; fi
+  for size in 8b 70b; do
+    run "llama-3.1-$size, prompts" "$bench_seconds" "$folder/bin/fut" bench --device cuda \
+      --dummy "$configs/llama-3.1-$size.json" --prompts all --temp 0
+    judge "llama-3.1-$size, prompts" 'numbers above'
+    numbers+=$(printf '\nllama-3.1-%s\n' "$size"; cat "$own")$'\n'
   done
 }
 
@@ -197,14 +212,14 @@ run_peers() {
   # PyTorch is not to get FOLDER/lib; fut finds it by itself.
   # shellcheck disable=SC2086
   run 'peers' "$peers_seconds" env LD_LIBRARY_PATH="$system_libraries" "$python" "$here/bench/alternate.py" \
-    --fut "$folder/bin/fut" --out "$log.peers.jsonl" $points
+    --fut "$folder/bin/fut" --out "$log.peers.jsonl" ${PEERS_SECONDS:+--seconds "$PEERS_SECONDS"} $points
   judge 'peers' "in turn; all of it in $log.peers.jsonl"
   while IFS= read -r line; do
     case $line in
       *FAILED*) row "peers ${line%% *}" FAILED '' "${line#*FAILED: }" ;;
       *) row "peers ${line%% *}" ok '' "ours ${line#* ours }" ;;
     esac
-  done < <(grep -E '^(8b|70b|step):[0-9]+ ' "$own" | awk '!seen[$1]++')
+  done < <(grep -E '^(8b|70b|step|prefill-8b|prefill-70b):[0-9a-z]+ ' "$own" | awk '!seen[$1]++')
 }
 
 numbers=''

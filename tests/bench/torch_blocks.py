@@ -168,6 +168,55 @@ def cudnn_alone():
 # What to choose from for prompts: a context in which `causal` runs.
 PREFILL_ATTENTION = {"default": contextlib.nullcontext, "cudnn": cudnn_alone}
 
+# Seventeen prompts of 30 to 3000 tokens, in the order that fut bench has them in.
+MIXED = tuple(30 + 2970 * (7 * i % 17) // 16 for i in range(17))
+
+
+class Packed:
+    """Prompts laid end to end: where each begins, and how long the longest is."""
+
+    def __init__(self, lengths):
+        ends = torch.tensor(lengths, device=DEVICE).cumsum(0).to(torch.int32)
+        self.begins = F.pad(ends, (1, 0))
+        self.longest = max(lengths)
+        self.tokens = sum(lengths)
+
+
+# Ways to attend over them, q [tokens, q heads, HEAD_DIM]. What a version of PyTorch lacks is left out by
+# whoever chooses.
+def varlen(packed, q, k, v):
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn(q, k, v, packed.begins, packed.begins, packed.longest, packed.longest,
+                       window_size=(-1, 0), enable_gqa=True)
+
+
+def varlen_without_groups(packed, q, k, v):
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn(q, k, v, packed.begins, packed.begins, packed.longest, packed.longest,
+                       window_size=(-1, 0))
+
+
+def varlen_causal(packed, q, k, v):
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn(q, k, v, packed.begins, packed.begins, packed.longest, packed.longest,
+                       is_causal=True)
+
+
+def varlen_flash(packed, q, k, v):
+    return torch.ops.aten._flash_attention_forward(
+        q, k, v, packed.begins, packed.begins, packed.longest, packed.longest, 0.0, True, False)[0]
+
+
+VARLEN_ATTENTION = {
+    "varlen": varlen,
+    "varlen, heads as they are": varlen_without_groups,
+    "varlen, is_causal": varlen_causal,
+    "varlen, flash": varlen_flash,
+}
+
 
 # ---- blocks
 
@@ -218,9 +267,26 @@ def prefill_block(shape, flavour, tokens, sequences):
     return block
 
 
-def layer_flops(shape, tokens, sequences):
-    """Of one layer over prompts: products, and attention below the diagonal."""
+def packed_prefill_block(shape, flavour, packed, attend):
+    """The same over prompts of any lengths, x [1, tokens, hidden]."""
+    multiply = FLAVOURS[flavour][1]
+
+    def block(x, layer, k_cache, v_cache, cos, sin):
+        q, k, v = split_heads(shape, multiply(normalised(x, layer[4]), layer[0])[0], packed.tokens)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        k_cache.copy_(k)
+        v_cache.copy_(v)
+        attended = attend(packed, q, k, v.contiguous())
+        attended = attended.reshape(1, packed.tokens, shape["q_heads"] * HEAD_DIM)
+        return after_attention(shape, multiply, x, attended, layer)
+
+    return block
+
+
+def layer_flops(shape, lengths):
+    """Of one layer over prompts: products, and attention below the diagonal and on it."""
     hidden, heads = shape["hidden"], shape["q_heads"] * HEAD_DIM
     weights = hidden * (heads + 2 * shape["kv_heads"] * HEAD_DIM) + hidden * heads
     weights += 3 * hidden * shape["ffn"]
-    return 2 * sequences * tokens * weights, 2 * sequences * heads * tokens * tokens
+    return (2 * sum(lengths) * weights,
+            2 * heads * sum(tokens * (tokens + 1) for tokens in lengths))

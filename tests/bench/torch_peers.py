@@ -5,13 +5,17 @@
     torch_peers.py [options] --serve [CASE ...]     keeps graphs and measures when asked to
     torch_peers.py --list                           the names of all cases
 
-A CASE may be a pattern ('block-8b-*'); without one, all that do not need transformers.
+A CASE may be a pattern ('block-8b-*'); without one, all that need neither transformers nor tuning.
 
   block-SIZE-FLAVOUR-bBATCH   a block of a decode step at --context, BF16 or INT4 (tinygemm); the graph
                               goes over so many layers that no cache serves their weights
   step-8b-FLAVOUR-bBATCH      32 blocks, a BF16 head and the largest logit, whose token goes round
   prefill-SIZE-FLAVOUR-TxS    a block over S prompts of T tokens; FP8 with one scale (fp8) or one for
                               each token and output (fp8row), fast accumulation
+  prefill-SIZE-FLAVOUR-mixed  the same over 17 prompts of 30 to 3000 tokens laid end to end, attention
+                              over variable lengths; -padded: over 17 of 3000, operations counted as
+                              for -mixed
+  ...-tuned                   of either, compiled with max-autotune, which takes minutes
   gate-up-SIZE-FLAVOUR-T      that product and SwiGLU alone
   gemm-FLAVOUR-MxNxK          a product alone
   read, copy                  4 GiB: what memory gives
@@ -53,6 +57,8 @@ except ImportError as error:
 BATCHES = (1, 8, 32)
 PREFILL_TOKENS = (512, 2048)
 PREFILL_SEQUENCES = (1, 4, 8)
+PREFILL_PACKS = tuple(f"{tokens}x{sequences}" for tokens in PREFILL_TOKENS
+                      for sequences in PREFILL_SEQUENCES) + ("mixed", "padded")
 GEMMS = ((8192, 8192, 8192), (4096, 28672, 4096), (4096, 4096, 14336), (8192, 57344, 8192),
          (8192, 8192, 28672), (16384, 28672, 4096))
 # Layers of a graph, and how often it goes over them: so that a replay takes milliseconds, beside which
@@ -73,8 +79,8 @@ def case_names():
             if size == "8b":
                 names += [f"step-{size}-{flavour}-b{batch}" for batch in BATCHES]
         for flavour in ("fp8", "fp8row", "bf16"):
-            names += [f"prefill-{size}-{flavour}-{tokens}x{sequences}"
-                      for tokens in PREFILL_TOKENS for sequences in PREFILL_SEQUENCES]
+            names += [f"prefill-{size}-{flavour}-{pack}{tuned}"
+                      for pack in PREFILL_PACKS for tuned in ("", "-tuned")]
         names += [f"gate-up-{size}-{flavour}-{tokens}"
                   for flavour in ("bf16", "fp8") for tokens in (4096, 8192, 16384)]
     for flavour in ("bf16", "fp8"):
@@ -85,7 +91,8 @@ def case_names():
 def matching(patterns):
     names = case_names()
     if not patterns:
-        return [name for name in names if name != NEEDS_TRANSFORMERS]
+        return [name for name in names
+                if name != NEEDS_TRANSFORMERS and not name.endswith("-tuned")]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             sys.exit(f"torch_peers.py: no case '{pattern}'; see --list")
@@ -249,17 +256,19 @@ class Peers:
         replay, kept = graphed(run)
         return Case(replay, 1, (kept, run), (size, flavour), attention=form)
 
-    def prefill(self, size, flavour, prompts):
-        tokens, sequences = (int(word) for word in prompts.split("x"))
+    def prefill(self, size, flavour, pack, tuned=None):
+        if pack == "mixed":
+            return self.packed_prefill(size, flavour, tuned)
+        lengths = blocks.MIXED
+        if pack == "padded":
+            tokens, sequences = max(lengths), len(lengths)
+        else:
+            tokens, sequences = (int(word) for word in pack.split("x"))
+            lengths = (tokens,) * sequences
         shape, count = blocks.SHAPES[size], PREFILL_LAYERS[size]
         layers = self.take_layers(size, flavour, count)
         cos, sin = blocks.angles(tokens)
-
-        def heads(number):
-            return torch.randn(sequences, tokens, number, blocks.HEAD_DIM, device=blocks.DEVICE,
-                               dtype=torch.bfloat16)
-
-        q, k_cache, v_cache = (heads(shape[which]) for which in ("q_heads", "kv_heads", "kv_heads"))
+        q, k_cache, v_cache = self.prefill_heads(shape, sequences, tokens)
         contexts = blocks.PREFILL_ATTENTION
 
         def attend_in(context):
@@ -270,19 +279,54 @@ class Peers:
 
         form = self.fastest({name: attend_in(context) for name, context in contexts.items()},
                             wanted=self.options.attention)
+        block = self.compile(blocks.prefill_block(shape, flavour, tokens, sequences),
+                             tuned=bool(tuned))
         x = blocks.random_bf16(sequences * tokens, shape["hidden"])[None]
-        block = self.compile(blocks.prefill_block(shape, flavour, tokens, sequences), tuned=False)
+        with contexts[form]():
+            return self.prefill_case(block, layers, (x, k_cache, v_cache, cos, sin), lengths, form,
+                                     (size, flavour))
+
+    def packed_prefill(self, size, flavour, tuned):
+        lengths = blocks.MIXED
+        shape, count = blocks.SHAPES[size], PREFILL_LAYERS[size]
+        layers = self.take_layers(size, flavour, count)
+        packed = blocks.Packed(lengths)
+        cos, sin = (torch.cat([t[:tokens] for tokens in lengths])
+                    for t in blocks.angles(packed.longest))
+        q, k_cache, v_cache = self.prefill_heads(shape, packed.tokens)
+        forms = blocks.VARLEN_ATTENTION
+
+        def attend_by(attend):
+            return lambda: attend(packed, q, k_cache, v_cache)
+
+        form = self.fastest({name: attend_by(attend) for name, attend in forms.items()},
+                            wanted=self.options.attention)
+        block = self.compile(blocks.packed_prefill_block(shape, flavour, packed, forms[form]),
+                             tuned=bool(tuned))
+        x = blocks.random_bf16(packed.tokens, shape["hidden"])[None]
+        return self.prefill_case(block, layers, (x, k_cache, v_cache, cos, sin), lengths, form,
+                                 (size, flavour))
+
+    @staticmethod
+    def prefill_heads(shape, *leading):
+        """Random q, and room for k and v."""
+        return (torch.randn(*leading, shape[which], blocks.HEAD_DIM, device=blocks.DEVICE,
+                            dtype=torch.bfloat16) for which in ("q_heads", "kv_heads", "kv_heads"))
+
+    @staticmethod
+    def prefill_case(block, layers, arguments, lengths, form, weights):
+        x, *others = arguments
+        shape = blocks.SHAPES[weights[0]]
 
         def run():
             y = x
             for layer in layers:
-                y = block(y, layer, k_cache, v_cache, cos, sin)
+                y = block(y, layer, *others)
             return y
 
-        with contexts[form]():
-            replay, kept = graphed(run)
-        products, attention = blocks.layer_flops(shape, tokens, sequences)
-        return Case(replay, count, (kept, run), (size, flavour), attention=form,
+        replay, kept = graphed(run)
+        products, attention = blocks.layer_flops(shape, lengths)
+        return Case(replay, len(layers), (kept, run), weights, attention=form,
                     flops=products + attention, product_flops=products)
 
     def gate_up(self, _, size, flavour, tokens):

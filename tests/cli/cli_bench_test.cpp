@@ -90,6 +90,60 @@ TEST(Bench, ServesWhatLinesAskFor) {
   EXPECT_GT(lines[3].at("read_roof_bytes_per_second").get<double>(), 1e8);
 }
 
+TEST(Bench, MeasuresPromptsToTheirFirstTokensAndByTheLayer) {
+  const TempFolder folder;
+  for (const char* prefill : {"fp8", "int4"}) {
+    const ProcessResult result = fut({"bench", "--device", "cpu", "--dummy", config_file(folder),
+                                      "--precision", "int4", "--prefill-weights", prefill,
+                                      "--prompts", "7,3x40,100", "--layers", "1", "-o", "json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto r = json_of(result);
+    EXPECT_EQ(r.at("prefill_weights"), prefill);
+    ASSERT_EQ(r.at("prompts").size(), 3U);
+    const struct {
+      const char* name;
+      int sequences, tokens;
+    } packs[] = {{"7", 1, 7}, {"3x40", 3, 120}, {"100", 1, 100}};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto& row = r.at("prompts").at(i);
+      EXPECT_EQ(row.at("prompts"), packs[i].name);
+      EXPECT_EQ(row.at("sequences"), packs[i].sequences);
+      EXPECT_EQ(row.at("tokens"), packs[i].tokens);
+      EXPECT_GT(row.at("first_token_ms").get<double>(), 0);
+      EXPECT_DOUBLE_EQ(row.at("tokens_per_second").get<double>(),
+                       1e3 * packs[i].tokens / row.at("first_token_ms").get<double>());
+      // q, k, v, o, gate, up, down of 128 and 256; two heads of 64 dims.
+      const double weights = 128 * (2 + 2) * 64 + 128 * 128 + 3 * 128 * 256;
+      const int length = packs[i].tokens / packs[i].sequences;
+      const double pairs = packs[i].sequences * length * (length + 1) / 2.0;
+      EXPECT_DOUBLE_EQ(row.at("flops_layer").get<double>(),
+                       2 * packs[i].tokens * weights + 4 * pairs * 2 * 64);
+      EXPECT_DOUBLE_EQ(
+          row.at("flops_per_second").get<double>(),
+          row.at("flops_layer").get<double>() / row.at("us_layer").get<double>() * 1e6);
+    }
+  }
+  const ProcessResult text = fut({"bench", "--device", "cpu", "--dummy", config_file(folder),
+                                  "--precision", "bf16", "--prompts", "16"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  expect_mentions(text.out, {"first token ms", "PFLOP/s", "\n      16      16"});
+}
+
+TEST(Bench, ServesAPackOfPrompts) {
+  const TempFolder folder;
+  const ProcessResult result =
+      fut({"bench", "--device", "cpu", "--dummy", config_file(folder), "--precision", "fp8",
+           "--prompts", "2x30", "--serve", "-o", "jsonl"},
+          with_input("layers 2\nstep 2\n"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<std::string> lines = lines_of(result.out);
+  ASSERT_EQ(lines.size(), 3U) << result.out;
+  const auto layers = nlohmann::json::parse(lines[1]);
+  EXPECT_GT(layers.at("us_layer").get<double>(), 0);
+  EXPECT_GT(layers.at("flops_layer").get<double>(), 0);
+  EXPECT_EQ(nlohmann::json::parse(lines[2]).at("what"), "step");
+}
+
 TEST(Bench, RefusesLinesThatAskForNothing) {
   const TempFolder folder;
   for (const char* line : {"step", "step 0", "step ten", "stop 10", "layers 5 5"}) {
@@ -124,14 +178,21 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
                {{"--dummy", "/none.json", "--precision", "bf16"}, 3, "/none.json"},
                {{"--dummy", config, "-r", "0"}, 2, "-r"},
                {{"--dummy", config, "--precision", "bf16", "--serve"}, 2, "-o jsonl"},
-               {{"--dummy", config, "--serve", "-r", "5"}, 2, "--serve and -r"}};
+               {{"--dummy", config, "--serve", "-r", "5"}, 2, "--serve and -r"},
+               {{"--dummy", config, "--prompts", "4x"}, 2, "4x"},
+               {{"--dummy", config, "--prompts", "12,,12"}, 2, "12,,12"},
+               {{"--dummy", config, "--prompts", "-1"}, 2, "--prompts"},
+               {{"--dummy", config, "--prompts", "512"}, 2, "512 positions"},
+               {{"--dummy", config, "--prompts", "5", "-d", "3"}, 2, "--prompts and -d"},
+               {{"--dummy", config, "--prompts", "5,6", "--serve", "-o", "jsonl"}, 2, "--serve"},
+               {{"--layers", "3"}, 2, "--layers goes with --dummy"}};
   for (const auto& c : cases) {
     std::vector<std::string> words = {"bench", "--device", "cpu"};
     words.insert(words.end(), c.words.begin(), c.words.end());
     const ProcessResult result = fut(words);
     EXPECT_EQ(result.exit_code, c.exit_code) << result.err;
     EXPECT_NE(result.err.find(c.part), std::string::npos) << result.err;
-    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.out.find("\"us"), std::string::npos) << result.out;
   }
 }
 

@@ -23,7 +23,7 @@ TEST(Plan, ShapesNeedNoWeights) {
   std::int64_t sum = 0;
   const auto& memory = plan.at("memory");
   for (const char* row : {"fp8_copy", "int4_copy", "head", "embedding", "kv_cache", "workspace",
-                          "history", "graphs", "driver"}) {
+                          "history", "operands", "graphs", "driver"}) {
     EXPECT_GT(memory.at(row).get<std::int64_t>(), 0) << row;
     sum += memory.at(row).get<std::int64_t>();
   }
@@ -39,6 +39,26 @@ TEST(Plan, ShapesNeedNoWeights) {
   const auto bf16 = plan_of({"-m", source_path("configs/llama-3.1-8b.json").string(), "--gpu",
                              "h200", "--precision", "bf16"});
   EXPECT_NEAR(bf16.at("memory").at("layers").get<double>(), 6.98e9 * 2, 0.02e9);
+}
+
+TEST(Plan, PrefillHasItsWeightsFromInt4WhereNothingElseFits) {
+  const auto fits = plan_of({"-m", "llama-3.1-70b", "--gpu", "h200"});
+  EXPECT_EQ(fits.at("prefill_weights"), "fp8");
+  EXPECT_FALSE(fits.at("memory").contains("expanded"));
+  const auto smaller = plan_of({"-m", "llama-3.1-70b", "--memory", "80"});
+  EXPECT_EQ(smaller.at("prefill_weights"), "int4");
+  EXPECT_EQ(smaller.at("fits"), true);
+  EXPECT_GT(smaller.at("memory").at("expanded").get<std::int64_t>(), 57344 * 8192);
+  EXPECT_FALSE(smaller.at("memory").contains("fp8_copy"));
+  const auto asked = plan_of({"-m", "llama-3.1-70b", "--gpu", "h200", "--prefill-weights", "int4"});
+  EXPECT_EQ(asked.at("prefill_weights"), "int4");
+  const auto refused =
+      plan_of({"-m", "llama-3.1-70b", "--memory", "80", "--prefill-weights", "fp8"}, 4);
+  EXPECT_EQ(refused.at("prefill_weights"), "fp8");
+  std::string changes;
+  for (const auto& change : refused.at("changes"))
+    changes += change.at("what").get<std::string>() + ' ';
+  EXPECT_NE(changes.find("--prefill-weights int4"), std::string::npos) << changes;
 }
 
 TEST(Plan, WhatDoesNotFitIsExitCode4AndSaysWhatToChange) {

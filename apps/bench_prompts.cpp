@@ -1,0 +1,106 @@
+// See the header.
+#include "apps/bench_prompts.h"
+
+#include <algorithm>
+
+#include "apps/bench_timing.h"
+#include "apps/signals.h"
+#include "engine/roofline.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+constexpr double kMilliseconds = 1e3;  // of a second
+constexpr double kLayersUs = 3e5;      // for so long layers are run
+constexpr double kWarmUpUs = 1e5;
+constexpr double kFirstTokenSeconds = 1;  // for so long prompts are run to their first tokens
+constexpr std::size_t kLeastRuns = 3;
+
+// Seconds until all first tokens are there, ascending.
+std::vector<double> first_token_times(PrefillBench& bench) {
+  (void)bench.seconds_to_first_tokens();
+  std::vector<double> times;
+  for (double total = 0; total < kFirstTokenSeconds || times.size() < kLeastRuns;) {
+    times.push_back(bench.seconds_to_first_tokens());
+    throw_if_interrupted();
+    total += times.back();
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+Json measure(Backend& backend, const Model& model, const PrefillBenchOptions& options,
+             double product_roof) {
+  PrefillBench bench(backend, model, options);
+  const std::vector<double> seconds = first_token_times(bench);
+  const Backend::Procedure layers = bench.layers();
+  (void)run_for(backend, layers, kWarmUpUs);
+  const std::vector<double> us = run_for(backend, layers, kLayersUs);
+  const int num_layers = model.config().num_layers;
+  const PrefillFlops flops = prefill_flops(model.config(), options.pack.lengths);
+  const double flops_per_second = flops.total() / median_of(us) * 1e6;
+  Json row = {
+      {"prompts", options.pack.name},
+      {"sequences", options.pack.lengths.size()},
+      {"tokens", options.pack.tokens()},
+      {"first_token_ms", median_of(seconds) * kMilliseconds},
+      {"first_token_ms_least", seconds.front() * kMilliseconds},
+      {"first_token_ms_most", seconds.back() * kMilliseconds},
+      {"tokens_per_second", static_cast<double>(options.pack.tokens()) / median_of(seconds)},
+      {"us_layer", median_of(us) / num_layers},
+      {"us_layer_least", us.front() / num_layers},
+      {"us_layer_most", us.back() / num_layers},
+      {"flops_layer", flops.total() / num_layers},
+      {"attention_flops_layer", flops.attention / num_layers},
+      {"flops_per_second", flops_per_second}};
+  if (product_roof > 0) row["of_roof"] = flops_per_second / product_roof;
+  return row;
+}
+
+std::string line_of(const Json& row) {
+  const auto number = [&](const char* key) { return row[key].get<double>(); };
+  std::string line = fmt::format("{:>8} {:>7} {:>14.2f} {:>10.0f} {:>12.1f} {:>9.3f}",
+                                 row["prompts"].get<std::string>(), row["tokens"].get<int>(),
+                                 number("first_token_ms"), number("tokens_per_second"),
+                                 number("us_layer"), number("flops_per_second") / 1e15);
+  if (row.contains("of_roof")) line += fmt::format(" {:>6.1f} %", 100 * number("of_roof"));
+  return line + '\n';
+}
+
+}  // namespace
+
+void check_prompts(const std::vector<PromptPack>& packs, const ModelConfig& config) {
+  for (const PromptPack& pack : packs) {
+    for (const int tokens : pack.lengths) {
+      if (tokens < config.max_position_embeddings) continue;
+      throw usage_error("--prompts {}: this model has {} positions (max_position_embeddings)",
+                        pack.name, config.max_position_embeddings);
+    }
+  }
+}
+
+void bench_prompts(Backend& backend, const Model& model, const std::vector<PromptPack>& packs,
+                   const KvCacheOptions& kv_cache, const SamplingParams& sampling,
+                   Reporter& reporter) {
+  check_prompts(packs, model.config());
+  const double product_roof = backend.measure_product_roof();
+  Json& document = reporter.document();
+  if (product_roof > 0) {
+    document["product_roof_flops_per_second"] = product_roof;
+    reporter.text(fmt::format("tensor cores, nothing but products of E4M3: {:.3f} PFLOP/s\n",
+                              product_roof / 1e15));
+  }
+  reporter.text(fmt::format("{:>8} {:>7} {:>14} {:>10} {:>12} {:>9}{}\n", "prompts", "tokens",
+                            "first token ms", "tokens/s", "us a layer", "PFLOP/s",
+                            product_roof > 0 ? "  of roof" : ""));
+  document["prompts"] = Json::array();
+  for (const PromptPack& pack : packs) {
+    const Json row = measure(backend, model, {pack, kv_cache, sampling}, product_roof);
+    document["prompts"].push_back(row);
+    reporter.line(row);
+    reporter.text(line_of(row));
+  }
+}
+
+}  // namespace fut::app

@@ -7,7 +7,7 @@
 #   start    to the first token of a quantised folder: five times with a warm page cache, twice with a cold one
 #   batch    32 prompts of mixed lengths, 256 tokens each: the speed of decode beside fut bench at the same
 #            batch and depth; once more with replies of mixed lengths
-#   memory   10,000 small requests: the process's and the GPU's memory every few seconds
+#   memory   10,000 small requests: the process's and the GPU's memory, four times a second
 #
 #   --build DIR    programs, default build/cuda: DIR/bin/fut and DIR/tests/make_model
 #   --work DIR     where models are made, 14 GB for the 8B shape; default: a temporary folder that is removed
@@ -113,7 +113,7 @@ memory() {
   "$fut" run --device "$device" -i "$work/many.jsonl" -b 16 --overwrite --output-file \
     "$work/many_replies.jsonl" &
   local process=$!
-  while sleep 2 && kill -0 "$process" 2>/dev/null; do
+  while sleep 0.25 && kill -0 "$process" 2>/dev/null; do
     echo "$(wc -l <"$work/many_replies.jsonl" 2>/dev/null || echo 0) rows," \
       "resident $(awk '/VmRSS/ { print $2 }' "/proc/$process/status" 2>/dev/null) KB," \
       "GPU $(nvidia-smi --query-gpu=memory.used --format=csv,noheader 2>/dev/null | head -n 1)"

@@ -220,7 +220,7 @@ OpenedModel open_model(const ModelOptions& options) {
   });
   double device_seconds = 0;
   auto backend = timed(device_seconds, [&] { return open_backend(options.device); });
-  OpenedModel model{std::move(backend), files.get(), false, {}, {}, 0, std::move(startup)};
+  OpenedModel model{std::move(backend), files.get(), false, {}, {}, {}, 0, std::move(startup)};
   model.startup.lap("program, device, files");
   model.startup.add_part("device", device_seconds, model.backend->description());
   model.startup.add_part("files", files_seconds, "tokenizer, config.json");

@@ -26,6 +26,7 @@ sanitizer_samples=(
   'attention_prefill_cuda_test:*StoresTheBytesOfTheContractAtTheEdge*:*AloneAndInCompanyOverCodes'
   'int4_linear_cuda_test:*TakesMoreTokensThanOneLaunch*'
   'embed_test:EmbedCuda.*'
+  'expand_test:ExpandCuda.*'
   'attention_cuda_test:*GroupsWithoutARange*'
   'int4_fused_cuda_test:*SaturatesWhatIsInfinite*'
   'row_qkv_cuda_test:*ForASequenceAlone*'

@@ -276,7 +276,7 @@ def packed_prefill_block(shape, flavour, packed, attend):
         q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         k_cache.copy_(k)
         v_cache.copy_(v)
-        attended = attend(packed, q, k, v.contiguous())
+        attended = attend(packed, q, k, v)
         attended = attended.reshape(1, packed.tokens, shape["q_heads"] * HEAD_DIM)
         return after_attention(shape, multiply, x, attended, layer)
 

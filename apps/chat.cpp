@@ -80,7 +80,8 @@ class Conversation {
     reporter_.line(entry);
     reporter_.document()["replies"].push_back(std::move(entry));
     if (reply.finish == FinishReason::Error) throw runtime_failure("{}", reply.error);
-    tell_about_reply(reply, ids.size(), limits_.tokens, options_.log.verbosity);
+    tell_about_reply(reply, ids.size(), limits_.tokens, options_.log.verbosity,
+                     request.request.sampling.sample);
     const bool stopped = reply.finish == FinishReason::Interrupt;
     if (stopped && reply.text.empty()) {
       log_warning("stopped before a word was said: the turn is forgotten");

@@ -1,6 +1,8 @@
 // See the header.
 #include "apps/generation.h"
 
+#include <unistd.h>
+
 #include "apps/prompt.h"
 #include "apps/signals.h"
 #include "kernels/error.h"
@@ -16,9 +18,19 @@ void check_generate_options(const GenerateOptions& options) {
     throw usage_error(
         "-o json: with -i the result is JSON Lines, a line for each row; leave it out");
   }
-  if (!is_batch && options.reply.logprobs_typed && options.output.format == OutputFormat::Text) {
-    throw usage_error("--logprobs is part of the JSON report; add -o json");
+  if (!is_batch && options.reply.logprobs_typed && options.output.format == OutputFormat::Text &&
+      !shows_probabilities(options)) {
+    throw usage_error(
+        "--logprobs is part of the JSON report, or colours of the reply on a terminal that may "
+        "have "
+        "them; add -o json");
   }
+}
+
+bool shows_probabilities(const GenerateOptions& options) {
+  return options.reply.num_logprobs > 0 && !options.batch.given() &&
+         options.output.format == OutputFormat::Text && options.output.file.empty() &&
+         ::isatty(STDOUT_FILENO) == 1 && use_color(options.log.color);
 }
 
 TextRequest make_text_request(const GenerateOptions& options, const OpenedModel& model,

@@ -14,6 +14,9 @@ namespace fut::app {
 // Throws Usage for flags that would do nothing as they are combined.
 void check_generate_options(const GenerateOptions& options);
 
+// Whether the reply is text on a terminal, coloured by probability.
+[[nodiscard]] bool shows_probabilities(const GenerateOptions& options);
+
 // nullopt as template: raw text.
 [[nodiscard]] TextRequest make_text_request(const GenerateOptions& options,
                                             const OpenedModel& model,

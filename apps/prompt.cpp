@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "apps/escape.h"
 #include "apps/logging.h"
 #include "apps/text_input.h"
 #include "apps/words.h"
@@ -114,14 +113,6 @@ void require_room(std::size_t prompt_tokens, const ContextLimits& limits) {
   if (prompt_tokens < static_cast<std::size_t>(limits.tokens)) return;
   throw capacity_error("the prompt has {} and the context holds {}, prompt and reply together: {}",
                        counted(prompt_tokens, "token"), limits.tokens, ways_out(limits));
-}
-
-void print_prompt(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
-  std::string text = fmt::format("prompt: {}\n", counted(ids.size(), "token"));
-  for (const TokenId id : ids) {
-    text += fmt::format("{:>8} '{}'\n", id, escape_controls(tokenizer.piece(id)));
-  }
-  write_to_standard_error(text);
 }
 
 }  // namespace fut::app

@@ -60,7 +60,7 @@ void add_sampling(Json& document, const SamplingSettings& sampling) {
 }
 
 void tell_about_reply(const TextReply& reply, std::size_t prompt_tokens, int context_tokens,
-                      int verbosity) {
+                      int verbosity, const SampleParams& sampling) {
   if (reply.finish == FinishReason::Context) {
     log_warning("the reply ends at the end of the context ({} tokens, prompt and reply together)",
                 context_tokens);
@@ -69,11 +69,15 @@ void tell_about_reply(const TextReply& reply, std::size_t prompt_tokens, int con
       verbosity >= kInfoVerbosity || (verbosity > 0 && standard_error_is_terminal());
   if (!wanted) return;
   const std::string reused =
-      reply.reused_tokens == 0 ? "" : fmt::format(" ({} of them known)", reply.reused_tokens);
+      reply.reused_tokens == 0
+          ? ""
+          : fmt::format(" ({} cached, {} new)", reply.reused_tokens,
+                        prompt_tokens - static_cast<std::size_t>(reply.reused_tokens));
   write_to_standard_error(fmt::format(
-      "[{}{}, first token after {:.0f} ms; {}, {:.1f} tokens/s; ended by {}]\n",
+      "[{}{}, first token after {:.0f} ms; {}, {:.1f} tokens/s; ended by {}{}]\n",
       counted(prompt_tokens, "prompt token"), reused, reply.timings.prefill_ms,
-      counted(reply.ids.size(), "token"), decode_rate(reply), finish_reason_name(reply.finish)));
+      counted(reply.ids.size(), "token"), decode_rate(reply), finish_reason_name(reply.finish),
+      sampling.temperature > 0 ? fmt::format("; seed {}", sampling.seed) : ""));
 }
 
 }  // namespace fut::app

@@ -18,8 +18,8 @@ void add_reply(Json& document, const TextReply& reply, std::size_t prompt_tokens
 void add_sampling(Json& document, const SamplingSettings& sampling);
 
 // Rates and the way it ended: printed where standard error is a terminal or -v asks for it. A reply
-// that the context cut off is always told.
+// that the context cut off is always told; the seed where it had a say.
 void tell_about_reply(const TextReply& reply, std::size_t prompt_tokens, int context_tokens,
-                      int verbosity);
+                      int verbosity, const SampleParams& sampling);
 
 }  // namespace fut::app

@@ -6,6 +6,7 @@
 #include "apps/generation.h"
 #include "apps/logging.h"
 #include "apps/model_session.h"
+#include "apps/probability_colors.h"
 #include "apps/prompt.h"
 #include "apps/reply_report.h"
 #include "apps/request_prompt.h"
@@ -112,19 +113,23 @@ int run(const GenerateOptions& options, Reporter& reporter) {
       std::chrono::steady_clock::now() - start;
   document["timings"]["load_ms"] = load_ms.count();
 
+  TextRequest request =
+      make_text_request(options, model, prompt.chat_template, sampling, prompt.ids);
+  ProbabilityColors colors(shows_probabilities(options));
+  colors.watch(request);
   const TextReply reply =
-      generate_text(engine, model.folder.tokenizer,
-                    make_text_request(options, model, prompt.chat_template, sampling, prompt.ids),
-                    [&](std::string_view piece) {
-                      reporter.text(piece);
-                      reporter.line({{"text", piece}});
-                    });
+      generate_text(engine, model.folder.tokenizer, request, [&](std::string_view piece) {
+        reporter.text(colors.colored(piece));
+        reporter.line({{"text", piece}});
+      });
   end_text(reporter, reply, prompt.chat_template.has_value());
   add_reply(document, reply, prompt.ids.size(), model.folder.tokenizer);
   add_startup(document, model.startup, reply, engine.times());
   if (reply.finish == FinishReason::Error) throw runtime_failure("{}", reply.error);
   reporter.finish();
-  tell_about_reply(reply, prompt.ids.size(), model.context_tokens, options.log.verbosity);
+  if (shows_probabilities(options)) write_to_standard_error(probability_legend());
+  tell_about_reply(reply, prompt.ids.size(), model.context_tokens, options.log.verbosity,
+                   sampling.params.sample);
   return reply.finish == FinishReason::Interrupt ? exit_code_of_signal(take_signal()) : 0;
 }
 

@@ -111,7 +111,9 @@ TextReply generate_text(Engine& engine, const Tokenizer& tokenizer, const TextRe
   const CancelAtEnd cancel_at_end(engine, id);
   while (!reply.finish() && !interrupted(request)) {
     for (const TokenEvent& event : engine.step()) {
-      if (event.sequence == id) emit(reply.take(event));
+      if (event.sequence != id) continue;
+      if (request.on_token) request.on_token(event);
+      emit(reply.take(event));
     }
   }
   const FinishReason finish = reply.finish().value_or(FinishReason::Interrupt);

@@ -23,6 +23,8 @@ struct TextRequest {
   bool strip_dummy_prefix =
       false;  // drop one space at the very start (SentencePiece, chat replies)
   const std::atomic<bool>* interrupt = nullptr;  // looked at between steps
+  // Called with each token before the text that it releases.
+  std::function<void(const TokenEvent&)> on_token;
 };
 
 struct TextTimings {

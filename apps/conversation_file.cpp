@@ -1,8 +1,11 @@
 // See the header.
 #include "apps/conversation_file.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
+#include "apps/output.h"
 #include "apps/text_input.h"
 #include "kernels/error.h"
 
@@ -37,6 +40,30 @@ std::vector<ChatMessage> read_conversation(const std::string& path) {
         {text_field(entry, "role", path, number), text_field(entry, "content", path, number)});
   }
   return messages;
+}
+
+void write_conversation(const std::string& path, const std::vector<ChatMessage>& messages,
+                        bool replace) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!replace && fs::exists(path, error)) {
+    throw usage_error("{}: is there already; give another name", path);
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
+  const std::string aside = path + "." + std::to_string(::getpid());
+  try {
+    Output output(aside);
+    output.write(list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    output.finish();
+    fs::rename(aside, path);
+  } catch (const fs::filesystem_error& e) {
+    fs::remove(aside, error);
+    throw runtime_failure("{}: {}", path, e.code().message());
+  } catch (...) {
+    fs::remove(aside, error);
+    throw;
+  }
 }
 
 }  // namespace fut::app

@@ -20,9 +20,15 @@ constexpr const char* kRunNotes =
     "JSON; ids has them all.\n";
 
 constexpr const char* kChatNotes =
-    "Every line is a turn. /help lists the commands. Without a terminal there are no prompts: one "
-    "reply for\neach line that is not blank. Ctrl-C stops a reply, Ctrl-D leaves. Without\n"
-    "a terminal the exit code is 4 where a turn did not fit.\n"
+    "Every line is a turn. A line of \"\"\" begins a turn of several lines and ends it; pasted "
+    "text "
+    "is one turn\nwhatever it holds. /help lists the commands: system prompt, settings, another "
+    "reply, saving and more.\nCtrl-C stops a reply, which is kept; at an empty prompt the second "
+    "one "
+    "leaves, and so does Ctrl-D.\nWithout a terminal there are no prompts: one reply for each line "
+    "that is not blank; the exit code is 4 where\na turn did not fit and that of the first command "
+    "that failed.\nThe next turn computes only what the conversation does not have yet; the cached "
+    "part is reported.\n"
     "-o jsonl prints an object for each reply, -o json one document with all of them at the end.\n";
 
 constexpr const char* kTokenizeNotes =
@@ -42,6 +48,21 @@ constexpr const char* kBatchNotes =
     "and "
     "reply, or an 'error'; a bad row stops no other, and the exit code is that of the first one.\n"
     "An --output-file that was begun is gone on with by --resume.\n";
+
+Flags history_flags(HistoryOptions& o) {
+  return {{{"--no-history"},
+           "",
+           kPromptSection,
+           "Store nothing of what is typed in a chat",
+           turn_off(o.store),
+           false,
+           {"--history-file"}},
+          {{"--history-file"},
+           "FILE",
+           kPromptSection,
+           "Where it is stored [$XDG_STATE_HOME/fut/chat_history, else below ~/.local/state]",
+           set_text(o.file, "file name")}};
+}
 
 Flags batch_flags(BatchOptions& o) {
   Flags flags = {{{"-b", "--batch"},
@@ -107,6 +128,7 @@ Command run_command(GenerateOptions& o) {
                                                     ? Truncate::Head
                                                     : Truncate::Tail;
                            }});
+  append(command.flags, history_flags(o.history));
   append(command.flags, batch_flags(o.batch));
   append(command.flags, raw_flags(o.form));
   append(command.flags, form_flags(o.form));
@@ -130,6 +152,7 @@ Command chat_command(GenerateOptions& o) {
                            kPromptSection,
                            "Leave after one reply",
                            turn_on(o.reply.single_turn)});
+  append(command.flags, history_flags(o.history));
   append(command.flags, form_flags(o.form));
   append(command.flags, reply_flags(o.reply));
   append(command.flags, sampling_flags(o.sampling));

@@ -107,8 +107,15 @@ struct BatchOptions {
   [[nodiscard]] bool given() const { return !input_file.empty(); }
 };
 
+// What a chat keeps of what was typed.
+struct HistoryOptions {
+  bool store = true;
+  std::string file;  // empty: the XDG rules
+};
+
 struct GenerateOptions {
   ModelOptions model;
+  HistoryOptions history;
   PromptOptions prompt;
   FormOptions form;
   SamplingOptions sampling;

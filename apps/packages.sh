@@ -3,7 +3,7 @@
 
 # To build and run `fut`.
 fut_build_packages=(cmake g++ ninja-build pkg-config nlohmann-json3-dev libsentencepiece-dev
-  libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev)
+  libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libedit-dev)
 # To build and run the tests as well.
 fut_test_packages=("${fut_build_packages[@]}" libgtest-dev libbenchmark-dev)
 

@@ -33,6 +33,7 @@ forbid 'CUDA headers stay in kernels/cuda' apps engine loader tokenizer kernels/
   kernels/numeric -- '(cuda|cublas|cusolver|nv)[a-z_0-9]*\.h'
 forbid 'spdlog is for apps and the engine' kernels loader tokenizer -- 'spdlog/'
 forbid 'CLI11 is for apps' kernels loader tokenizer engine -- 'CLI/'
+forbid 'libedit is for the chat' kernels loader tokenizer engine -- 'histedit'
 forbid 'JSON is for loader, tokenizer and apps' kernels engine -- 'nlohmann/'
 forbid 'PCRE2 and sentencepiece are for the tokenizer' kernels loader engine apps -- '(pcre2|sentencepiece)'
 

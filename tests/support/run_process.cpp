@@ -55,7 +55,8 @@ Terminal make_terminal() {
 bool is_inherited(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
   for (const std::string_view other :
-       {"NO_COLOR", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"}) {
+       {"NO_COLOR", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME",
+        "XDG_STATE_HOME"}) {
     if (name == other) return false;
   }
   return !name.starts_with("FUT_");
@@ -247,6 +248,13 @@ void Process::write(std::string_view bytes) {
 void Process::close_input() {
   options_.input_kind = ProcessOptions::Input::Bytes;
   feed();
+}
+
+void Process::resize(int columns, int rows) const {
+  winsize size = {};
+  size.ws_col = static_cast<unsigned short>(columns);
+  size.ws_row = static_cast<unsigned short>(rows);
+  require(::ioctl(terminal_.descriptor, TIOCSWINSZ, &size) == 0, "TIOCSWINSZ");
 }
 
 void Process::send_signal(int signal) const {

@@ -78,6 +78,8 @@ class Process {
   void write(std::string_view bytes);
   void close_input();
   void send_signal(int signal) const;
+  // The terminal's size from now on.
+  void resize(int columns, int rows) const;
   [[nodiscard]] pid_t pid() const { return pid_; }
 
   // Waits until `text` stands in what came after the last match on the named stream, and takes

@@ -1,0 +1,19 @@
+// What /set changes: the flags of sampling and of replies, by the names and with the ranges that they
+// have on the command line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+
+namespace fut::app {
+
+// "temp", "top-p", ...: the flags' names without dashes.
+[[nodiscard]] std::vector<std::string> setting_names();
+
+// Throws Usage for an unknown name (the nearest one is suggested) or a value out of range. A switch is
+// on or off; `stop` without a value forgets the stop texts.
+void change_setting(GenerateOptions& options, const std::string& name, const std::string& value);
+
+}  // namespace fut::app

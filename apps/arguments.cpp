@@ -95,6 +95,8 @@ class WordReader {
   void read_word(const std::string& word, Resolved& resolved) {
     if (word == "-h" || word == "--help") {
       resolved.help = true;
+    } else if (!looks_like_flag(word) && !command_.word.empty()) {
+      resolved.given.push_back({find_flag(command_, command_.word), Argument{word, command_.word}});
     } else if (!looks_like_flag(word)) {
       throw usage_error("fut {}: '{}' belongs to no flag; {}a model is given with -m",
                         command_.name, word, text_hint());

@@ -33,6 +33,8 @@ struct Command {
   std::string summary;
   std::string notes;  // what help says after the flags
   std::vector<Flag> flags;
+  std::string word =
+      {};  // the flag that a word without one stands for; empty: such words are refused
 };
 
 // "--n-predict" of {"-n", "--n-predict", "--predict"}.

@@ -6,6 +6,7 @@
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/completions.h"
 #include "apps/input_files.h"
 #include "apps/logging.h"
 #include "apps/signals.h"
@@ -27,7 +28,8 @@ struct CommandSet {
   BenchOptions bench_options;
   PlanOptions plan_options;
   DoctorOptions doctor_options;
-  std::array<Command, 10> commands = {program_command(program),
+  CompletionsOptions completions_options;
+  std::array<Command, 12> commands = {program_command(program),
                                       run_command(run_options),
                                       chat_command(chat_options),
                                       quantize_command(quantize_options),
@@ -36,7 +38,9 @@ struct CommandSet {
                                       inspect_command(inspect_options),
                                       plan_command(plan_options),
                                       doctor_command(doctor_options),
-                                      tokenize_command(tokenize_options)};
+                                      tokenize_command(tokenize_options),
+                                      completions_command(completions_options),
+                                      man_command()};
 };
 
 std::string device_lines() {
@@ -92,6 +96,8 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "bench") return run_with(bench, set.bench_options, reporter);
   if (name == "doctor") return run_with(doctor, set.doctor_options, reporter);
   if (name == "plan") return run_with(plan, set.plan_options, reporter);
+  if (name == "completions") return completions(set.completions_options, set.commands, reporter);
+  if (name == "man") return man(set.commands, reporter);
   if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
   if (set.program.version) return print(version_text(), reporter);
   return print(device_lines(), reporter);
@@ -101,7 +107,9 @@ int run_program(std::span<const std::string> words, const Environment& environme
 std::string_view interrupted_text(std::span<const std::string> words) {
   const std::string_view command = words.empty() ? std::string_view() : words.front();
   if (command == "quantize") return "interrupted; nothing was written under the target folder";
-  if (command == "perplexity" || command == "bench") return "interrupted; there is no result";
+  for (const std::string_view measures : {"perplexity", "bench"}) {
+    if (command == measures) return "interrupted; there is no result";
+  }
   if (command == "run" || command == "chat") return "interrupted before the reply was complete";
   return "interrupted";
 }

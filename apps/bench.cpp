@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/bench/compare_reports.h"
+#include "apps/bench/latency.h"
+#include "apps/bench/latency_flags.h"
 #include "apps/bench_prompts.h"
 #include "apps/bench_serve.h"
 #include "apps/commands.h"
@@ -30,6 +33,7 @@ struct Subject {
   KvCacheOptions kv_cache;
   PrefillWeights prefill = PrefillWeights::Fp8;
   std::optional<Model> model;
+  std::optional<ModelFolder> folder;
 };
 
 Subject open_dummy(const BenchOptions& options) {
@@ -63,6 +67,7 @@ Subject open_subject(const BenchOptions& options) {
   s.precision = opened.precision;
   s.kv_cache = opened.kv_cache;
   s.prefill = opened.prefill;
+  s.folder.emplace(std::move(opened.folder));
   return s;
 }
 
@@ -149,7 +154,20 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   if (options.layers > 0 && options.dummy.empty()) {
     throw usage_error("--layers goes with --dummy: a model has its own");
   }
+  check_latency_flags(options);
+  if (!options.latency.compare_old.empty()) {
+    return compare_reports(options.latency.compare_old, options.latency.compare_new, reporter);
+  }
   Subject s = open_subject(options);
+  if (options.latency.end_to_end) {
+    reporter.document()["model"] = s.name;
+    reporter.document()["device"] = s.backend->description();
+    reporter.document()["precision"] = precision_name(s.precision);
+    reporter.document()["kv_cache"] = kv_cache_dtype_name(s.kv_cache.dtype);
+    return latency_bench(
+        {s.name, *s.backend, std::move(*s.model), s.kv_cache, s.folder ? &*s.folder : nullptr},
+        options, reporter);
+  }
   describe(s, reporter.document());
   if (!options.prompts.empty()) return measure_prompts(options, s, reporter);
   if (options.depth >= s.config.max_position_embeddings) {

@@ -1,4 +1,5 @@
 // The flags of fut bench.
+#include "apps/bench/latency_flags.h"
 #include "apps/flag_groups.h"
 #include "apps/options.h"
 #include "kernels/error.h"
@@ -50,7 +51,14 @@ constexpr const char* kBenchNotes =
     "100' and\n"
     "'layers 100' run whole steps, or the layers of one alone, for at least 100 ms; 'roof' "
     "measures the\n"
-    "bandwidth. So that something else can be measured in turn on the same card.\n\n";
+    "bandwidth. So that something else can be measured in turn on the same card.\n\n"
+    "With --end-to-end whole requests are measured, one setting after the other: time to the first "
+    "token\n"
+    "(text, tokens, prompt, first draw), time for each token after it, the time between two tokens "
+    "with its\n"
+    "percentiles and a histogram in which what stands out is named. --compare tells of two such "
+    "reports what\n"
+    "became faster, beyond what chance would do.\n\n";
 
 Flags measure_flags(BenchOptions& o) {
   return {{{"--dummy"},
@@ -110,12 +118,14 @@ Command bench_command(BenchOptions& o) {
                   {}};
   command.flags = {model_flag(o.model.model)};
   append(command.flags, measure_flags(o));
+  append(command.flags, latency_flags(o.latency));
   append(command.flags, device_flags(o.model.device));
   append(command.flags, arithmetic_flags(o.model.arithmetic));
   append(command.flags, copy_flags(o.model));
   append(command.flags, sampling_flags(o.sampling));
-  append(command.flags, output_flags(o.output, "Form of the report [text]"));
+  append(command.flags, bench_output_flags(o.output));
   append(command.flags, log_flags(o.log));
+  command.word = "--with";
   return command;
 }
 

@@ -45,7 +45,7 @@ std::vector<std::string> input_files(const InspectOptions&) {
 }
 
 std::vector<std::string> input_files(const BenchOptions& options) {
-  return {options.dummy};
+  return {options.dummy, options.latency.compare_old, options.latency.compare_new};
 }
 
 std::vector<std::string> input_files(const DoctorOptions&) {

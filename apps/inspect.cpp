@@ -6,9 +6,11 @@
 
 #include "apps/commands.h"
 #include "apps/describe_model.h"
+#include "apps/error_plot.h"
 #include "apps/escape.h"
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
+#include "apps/output.h"
 #include "apps/progress.h"
 #include "engine/model_folder.h"
 #include "engine/parallel.h"
@@ -182,6 +184,20 @@ void look_at_weights(const fs::path& folder, bool check_tensors, Findings& findi
   findings.weights["checksums"] = check_tensors ? "all met" : "not checked; see --check-tensors";
 }
 
+void plot_errors(const Json& document, const std::string& file) {
+  const Json::json_pointer place("/weights/report/matrices");
+  if (!document.contains(place) || document.at(place).empty()) {
+    throw usage_error(
+        "--plot draws the errors of a quantised folder, and {} has no report card; fut quantize "
+        "makes such a folder",
+        document.at("model").get<std::string>());
+  }
+  const std::string title = "Errors of " + document.at("model").get<std::string>();
+  Output output(file);
+  output.write(error_plot(document.at(place), title));
+  output.finish();
+}
+
 }  // namespace
 
 int inspect(const InspectOptions& options, Reporter& reporter) {
@@ -199,6 +215,7 @@ int inspect(const InspectOptions& options, Reporter& reporter) {
   document["chat_template"] = describe_template(found.path);
   document["generation_config"] = findings.generation;
   document["notices"] = findings.notices;
+  if (!options.plot_file.empty()) plot_errors(document, options.plot_file);
   if (reporter.is_text()) {
     if (options.log.verbosity < kInfoVerbosity) shorten_report(document);
     explain_version(document);

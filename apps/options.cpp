@@ -252,6 +252,11 @@ Command inspect_command(InspectOptions& o) {
        "Read a quantised folder whole and compare it with its checksums; without it those of what "
        "is read are compared",
        turn_on(o.check_tensors)});
+  command.flags.push_back({{"--plot"},
+                           "FILE.svg",
+                           kModelSection,
+                           "Draw the error of every matrix of a quantised folder",
+                           set_text(o.plot_file, "file name")});
   append(command.flags, output_flags(o.output, "Form of the report [text]"));
   append(command.flags, log_flags(o.log));
   return command;

@@ -18,7 +18,7 @@
 
 namespace fut::app {
 
-enum class OutputFormat { Text, Json, JsonLines };
+enum class OutputFormat { Text, Json, JsonLines, Markdown, Csv };
 
 struct OutputOptions {
   OutputFormat format = OutputFormat::Text;
@@ -180,8 +180,20 @@ struct PerplexityOptions {
 struct InspectOptions {
   std::string model;
   bool check_tensors = false;
+  std::string plot_file;
   OutputOptions output;
   LogOptions log;
+};
+
+// One request after the other, measured from the text to the last token that is written.
+struct LatencyOptions {
+  bool end_to_end = false;
+  std::vector<int> prompt_tokens = {128};
+  std::vector<int> reply_tokens = {64};
+  std::vector<int> depths = {0};
+  std::vector<int> batches = {1};
+  std::string plot_file;
+  std::string compare_old, compare_new;  // two reports; empty: measures
 };
 
 struct BenchOptions {
@@ -194,6 +206,7 @@ struct BenchOptions {
   bool serve = false;               // measures what lines of standard input ask for
   std::vector<PromptPack> prompts;  // measured in place of decode steps
   int layers = 0;                   // of random weights; 0: the shape's own
+  LatencyOptions latency;
   SamplingOptions sampling;
   OutputOptions output;
   LogOptions log;

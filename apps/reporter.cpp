@@ -35,7 +35,8 @@ void Reporter::write(std::string_view bytes) {
 }
 
 void Reporter::text(std::string_view bytes) {
-  if (format_ == OutputFormat::Text) write(bytes);
+  const bool json = format_ == OutputFormat::Json || format_ == OutputFormat::JsonLines;
+  if (!json) write(bytes);  // text, and tables of it
 }
 
 void Reporter::line(const Json& object) {

@@ -1,0 +1,101 @@
+// See the header.
+#include "apps/bench/compare_reports.h"
+
+#include "apps/bench/statistics.h"
+#include "apps/logging.h"
+#include "apps/text_input.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+using StoredJson = nlohmann::json;
+
+StoredJson read_report(const std::string& file) {
+  StoredJson report = StoredJson::parse(read_whole_file(file), nullptr, false);
+  if (!report.is_object() || !report.contains("latency") || !report["latency"].is_array()) {
+    throw data_error("{}: not a report of fut bench --end-to-end -o json", file);
+  }
+  return report;
+}
+
+constexpr const char* kSettings[] = {"prompt_tokens", "reply_tokens", "depth", "batch"};
+
+bool same_setting(const StoredJson& a, const StoredJson& b) {
+  return std::ranges::all_of(kSettings, [&](const char* key) { return a.at(key) == b.at(key); });
+}
+
+struct Metric {
+  const char* key;
+  const char* name;
+};
+constexpr Metric kMetrics[] = {{"ttft_ms", "first token"}, {"tpot_ms", "each token"}};
+
+Json compared(const StoredJson& before, const StoredJson& after, const Metric& metric) {
+  const auto old_values = before.at("samples").at(metric.key).get<std::vector<double>>();
+  const auto new_values = after.at("samples").at(metric.key).get<std::vector<double>>();
+  const Comparison c = compare_means(old_values, new_values);
+  return {{"metric", metric.key},
+          {"old_ms", summarise(old_values).mean},
+          {"new_ms", summarise(new_values).mean},
+          {"change", c.change},
+          {"ci95", c.half_width},
+          {"verdict", verdict_name(c.verdict)},
+          {"noisy", before.at("noisy") == true || after.at("noisy") == true}};
+}
+
+std::string line_of(const Json& c, const char* name) {
+  constexpr double kPercent = 100;
+  const std::string caution =
+      c["noisy"].get<bool>() ? "; a run was noisy, measure again before believing it" : "";
+  return fmt::format("  {:<12} {:>9.3f} -> {:>9.3f} ms  {:+6.2f} % +- {:.2f}  {}{}\n", name,
+                     c["old_ms"].get<double>(), c["new_ms"].get<double>(),
+                     kPercent * c["change"].get<double>(), kPercent * c["ci95"].get<double>(),
+                     c["verdict"].get<std::string>(), caution);
+}
+
+void warn_of_differences(const StoredJson& before, const StoredJson& after) {
+  for (const char* key : {"model", "device", "precision", "kv_cache"}) {
+    const StoredJson a = before.value(key, StoredJson()), b = after.value(key, StoredJson());
+    if (a != b) log_warning("the two are of another {}: {} and {}", key, a.dump(), b.dump());
+  }
+}
+
+}  // namespace
+
+int compare_reports(const std::string& old_file, const std::string& new_file, Reporter& reporter) {
+  const StoredJson before = read_report(old_file);
+  const StoredJson after = read_report(new_file);
+  warn_of_differences(before, after);
+  Json& list = reporter.document()["comparison"] = Json::array();
+  try {
+    for (const StoredJson& row : after["latency"]) {
+      for (const StoredJson& old_row : before["latency"]) {
+        if (!same_setting(old_row, row)) continue;
+        Json entry = Json::object();
+        for (const char* key : kSettings) entry[key] = row.at(key);
+        reporter.text(fmt::format("prompt {}, reply {}, depth {}, batch {}\n",
+                                  row.at("prompt_tokens").get<int>(),
+                                  row.at("reply_tokens").get<int>(), row.at("depth").get<int>(),
+                                  row.at("batch").get<int>()));
+        for (const Metric& metric : kMetrics) {
+          Json c = compared(old_row, row, metric);
+          reporter.text(line_of(c, metric.name));
+          entry["metrics"].push_back(std::move(c));
+        }
+        reporter.line(entry);
+        list.push_back(std::move(entry));
+      }
+    }
+  } catch (const StoredJson::exception& e) {
+    throw data_error("{} or {}: a row is not as fut bench writes it: {}", old_file, new_file,
+                     e.what());
+  }
+  if (list.empty()) {
+    throw data_error("{} and {} have no setting in common", old_file, new_file);
+  }
+  reporter.finish(false);
+  return 0;
+}
+
+}  // namespace fut::app

@@ -1,0 +1,216 @@
+// See the header.
+#include "apps/bench/latency.h"
+
+#include <chrono>
+#include <random>
+
+#include "apps/bench/latency_report.h"
+#include "apps/bench/statistics.h"
+#include "apps/output.h"
+#include "apps/sampling_settings.h"
+#include "apps/signals.h"
+#include "engine/text_generation.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kMostSpread = 0.01;  // what the 95 % interval's half may be of the mean
+constexpr std::size_t kMostWarmUp = 30;
+constexpr double kMostSeconds = 60;  // of one setting
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Prompts are ordinary tokens drawn with a fixed seed, and a reply never ends early.
+class Prompts {
+ public:
+  Prompts(const ModelConfig& config, const ModelFolder* folder) {
+    for (TokenId id = 0; id < config.vocab_size; ++id) {
+      const bool is_text = folder == nullptr || (id < folder->tokenizer.vocab_size() &&
+                                                 !folder->tokenizer.is_special(id));
+      if (is_text) ordinary_.push_back(id);
+    }
+    if (ordinary_.empty()) throw data_error("the tokenizer has no ordinary token");
+  }
+  [[nodiscard]] std::vector<TokenId> make(int tokens, unsigned seed) const {
+    std::mt19937 random(seed);
+    std::vector<TokenId> ids;
+    for (int i = 0; i < tokens; ++i) ids.push_back(ordinary_[random() % ordinary_.size()]);
+    return ids;
+  }
+
+ private:
+  std::vector<TokenId> ordinary_;
+};
+
+class Instrument {
+ public:
+  Instrument(Engine& engine, const LatencySubject& subject, const BenchOptions& options)
+      : engine_(engine),
+        folder_(subject.folder),
+        prompts_(engine.model().config(), subject.folder),
+        sampling_(resolve_sampling(options.sampling, {}, false).params),
+        sink_("/dev/null") {}
+
+  [[nodiscard]] LatencySample run(const LatencyRow& row) {
+    throw_if_interrupted();
+    std::vector<std::vector<TokenId>> prompts;
+    for (int i = 0; i < row.batch; ++i) {
+      prompts.push_back(prompts_.make(row.depth + row.prompt_tokens, static_cast<unsigned>(i)));
+    }
+    if (row.depth > 0) fill_cache(prompts[0], row.depth);
+    LatencySample sample;
+    if (folder_ != nullptr) time_prompt_text(prompts[0], sample);
+    const Clock::time_point start = Clock::now();
+    for (const auto& prompt : prompts) submit(prompt, row.reply_tokens, row.depth > 0);
+    generate(row, start, sample);
+    return sample;
+  }
+
+ private:
+  void submit(const std::vector<TokenId>& prompt, int reply_tokens, bool of_conversation) {
+    Request request;
+    request.prompt = prompt;
+    request.max_new_tokens = reply_tokens;
+    request.sampling = sampling_;
+    request.of_conversation = of_conversation;
+    engine_.submit(std::move(request));
+  }
+
+  // So that the next request finds its first `depth` tokens computed, as a turn of a talk does.
+  void fill_cache(const std::vector<TokenId>& prompt, int depth) {
+    submit({prompt.begin(), prompt.begin() + depth}, 1, true);
+    while (!engine_.idle()) engine_.step();
+  }
+
+  void time_prompt_text(const std::vector<TokenId>& prompt, LatencySample& sample) {
+    const Tokenizer& tokenizer = folder_->tokenizer;
+    const std::vector<ChatMessage> messages = {{"user", tokenizer.decode(prompt, true)}};
+    const auto chat_template = find_chat_template(folder_->path);
+    if (chat_template) {
+      const Clock::time_point start = Clock::now();
+      (void)render_chat(*chat_template, messages, {}, tokenizer);
+      sample.render = ms_since(start);
+    }
+    const Clock::time_point start = Clock::now();
+    (void)tokenizer.encode(messages[0].content, {});
+    sample.tokenize = ms_since(start);
+  }
+
+  void generate(const LatencyRow& row, Clock::time_point start, LatencySample& sample) {
+    std::size_t first_tokens = 0;
+    TextRequest form;
+    std::optional<ReplyText> text;
+    if (folder_ != nullptr) text.emplace(folder_->tokenizer, form);
+    SequenceId shown = 0;
+    Clock::time_point before = start;
+    while (!engine_.idle()) {
+      const std::span<const TokenEvent> events = engine_.step();
+      if (events.empty()) continue;
+      const Clock::time_point now = Clock::now();
+      const double ms = std::chrono::duration<double, std::milli>(now - before).count();
+      if (shown == 0) shown = events[0].sequence;
+      if (first_tokens < static_cast<std::size_t>(row.batch)) {
+        first_tokens += events.size();
+        sample.prefill += ms;
+      } else {
+        sample.steps.push_back(ms);
+      }
+      for (const TokenEvent& event : events) {
+        if (event.finish == FinishReason::Error) throw runtime_failure("logits are not finite");
+        if (text && event.sequence == shown) show(*text, event.token, sample);
+      }
+      before = Clock::now();
+    }
+  }
+
+  void show(ReplyText& text, TokenId token, LatencySample& sample) {
+    Clock::time_point start = Clock::now();
+    const std::string piece = text.push(token);
+    sample.detokenize += ms_since(start);
+    start = Clock::now();
+    sink_.write(piece);
+    sample.write += ms_since(start);
+  }
+
+  Engine& engine_;
+  const ModelFolder* folder_;
+  Prompts prompts_;
+  SamplingParams sampling_;
+  Output sink_;
+};
+
+std::vector<double> totals(const std::vector<LatencySample>& samples) {
+  std::vector<double> values;
+  for (const LatencySample& s : samples) {
+    double total = s.first_token();
+    for (const double step : s.steps) total += step;
+    values.push_back(total);
+  }
+  return values;
+}
+
+void measure(Instrument& instrument, const BenchOptions& options, LatencyRow& row) {
+  const Clock::time_point start = Clock::now();
+  const auto in_time = [&] { return ms_since(start) < kMostSeconds * 1000; };
+  std::vector<LatencySample> warm_up;
+  while (!row.steady && warm_up.size() < kMostWarmUp && in_time()) {
+    warm_up.push_back(instrument.run(row));
+    row.steady = is_steady(totals(warm_up));
+  }
+  row.warm_up = warm_up.size();
+  constexpr std::size_t kLeast = 5;
+  const auto most = static_cast<std::size_t>(options.repetitions);
+  for (;;) {
+    row.samples.push_back(instrument.run(row));
+    if (row.samples.size() < std::min(kLeast, most)) continue;
+    const bool tight = summarise(totals(row.samples)).spread() < kMostSpread;
+    row.noisy = !tight;
+    if (tight || row.samples.size() >= most || !in_time()) return;
+  }
+}
+
+}  // namespace
+
+int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter) {
+  const LatencyOptions& wanted = options.latency;
+  std::vector<LatencyRow> rows;
+  int context = 0;
+  for (const int batch : wanted.batches) {
+    for (const int depth : wanted.depths) {
+      if (depth > 0 && batch > 1)
+        throw usage_error("--n-depth is of one sequence; -b is {}", batch);
+      for (const int prompt : wanted.prompt_tokens) {
+        for (const int reply : wanted.reply_tokens) {
+          rows.push_back({prompt, reply, depth, batch, 0, false, false, {}});
+          context = std::max(context, depth + prompt + reply + 1);
+        }
+      }
+    }
+  }
+  const int most = subject.model.config().max_position_embeddings;
+  if (context > most) {
+    throw usage_error("prompt and reply of {} tokens together; this model has {} positions",
+                      context, most);
+  }
+  EngineOptions engine_options;
+  engine_options.context_tokens = context;
+  engine_options.max_sequences = *std::ranges::max_element(wanted.batches);
+  engine_options.kv_cache = subject.kv_cache;
+  Engine engine(subject.backend, std::move(subject.model), engine_options);
+  Instrument instrument(engine, subject, options);
+  begin_latency_report(subject, reporter);
+  for (LatencyRow& row : rows) {
+    measure(instrument, options, row);
+    add_latency_row(row, reporter);
+  }
+  end_latency_report(rows, options, reporter);
+  reporter.finish();
+  return 0;
+}
+
+}  // namespace fut::app

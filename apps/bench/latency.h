@@ -1,0 +1,45 @@
+// fut bench --end-to-end: one request after the other, from the text to the last token that is written,
+// with each stage by itself.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+#include "apps/reporter.h"
+#include "engine/engine.h"
+#include "engine/model_folder.h"
+
+namespace fut::app {
+
+// What is measured. The folder is absent where the weights are random: there is no text then.
+struct LatencySubject {
+  std::string name;
+  Backend& backend;
+  Model model;
+  KvCacheOptions kv_cache;
+  const ModelFolder* folder = nullptr;
+};
+
+// Milliseconds of one request (or of a batch of equal ones).
+struct LatencySample {
+  double render = 0, tokenize = 0;   // the prompt's text
+  double prefill = 0;                // to the first token, its draw included
+  double detokenize = 0, write = 0;  // the reply's text, to /dev/null
+  std::vector<double> steps;         // between tokens
+  [[nodiscard]] double first_token() const { return render + tokenize + prefill; }
+};
+
+// All that was measured at one setting.
+struct LatencyRow {
+  int prompt_tokens = 0, reply_tokens = 0, depth = 0, batch = 0;
+  std::size_t warm_up = 0;
+  bool steady = false;  // after warming up
+  bool noisy = false;   // the interval stayed too wide
+  std::vector<LatencySample> samples;
+};
+
+int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter);
+
+}  // namespace fut::app

@@ -1,0 +1,93 @@
+// See the header.
+#include "apps/bench/latency_flags.h"
+
+#include "apps/bench/int_list.h"
+#include "kernels/error.h"
+
+namespace fut::app {
+namespace {
+
+constexpr const char* kLatencySection = "Whole requests";
+
+std::function<void(const Argument&)> set_list(std::vector<int>& target, int least) {
+  return [&target, least](const Argument& a) {
+    target = parse_int_list(a, least, static_cast<int>(kMostTokens));
+  };
+}
+
+}  // namespace
+
+Flags latency_flags(LatencyOptions& o) {
+  return {
+      {{"--end-to-end"},
+       "",
+       kLatencySection,
+       "Measure requests from text to text, until the 95 % interval is below 1 % or a minute is "
+       "over; without it, decode steps alone",
+       turn_on(o.end_to_end)},
+      {{"-p", "--n-prompt", "--input-len"},
+       "LIST",
+       kLatencySection,
+       "Tokens of the prompt: 128,512 or 128-2048*2 or 8k [128]",
+       set_list(o.prompt_tokens, 1)},
+      {{"-n", "--n-gen", "--output-len"},
+       "LIST",
+       kLatencySection,
+       "Tokens of the reply [64]",
+       set_list(o.reply_tokens, 1)},
+      {{"--n-depth"},
+       "LIST",
+       kLatencySection,
+       "Tokens before the prompt that are in the cache, as in a later turn of a chat [0]",
+       set_list(o.depths, 0)},
+      {{"--n-batch"},
+       "LIST",
+       kLatencySection,
+       "Requests that go along together [1]",
+       set_list(o.batches, 1)},
+      {{"--plot"},
+       "FILE.svg",
+       kLatencySection,
+       "Draw latency by step and its histogram",
+       set_text(o.plot_file, "file name")},
+      {{"--compare"},
+       "OLD.json",
+       kLatencySection,
+       "Measure nothing: compare two reports of -o json, OLD.json NEW.json",
+       set_text(o.compare_old, "file name")},
+      {{"--with"},
+       "NEW.json",
+       kLatencySection,
+       "The second report of --compare; its name alone does too",
+       set_text(o.compare_new, "file name")}};
+}
+
+Flags bench_output_flags(OutputOptions& o) {
+  Flags flags = output_flags(o, "Form of the report; md and csv with --end-to-end [text]");
+  flags[0].value = "text|md|csv|json|jsonl";
+  const auto set_other = flags[0].set;
+  flags[0].set = [&o, set_other](const Argument& a) {
+    if (a.text == "md")
+      o.format = OutputFormat::Markdown;
+    else if (a.text == "csv")
+      o.format = OutputFormat::Csv;
+    else
+      set_other(a);
+  };
+  return flags;
+}
+
+void check_latency_flags(const BenchOptions& o) {
+  const LatencyOptions& l = o.latency;
+  if (l.compare_old.empty() != l.compare_new.empty()) {
+    throw usage_error("two reports are compared: --compare OLD.json NEW.json");
+  }
+  const bool table =
+      o.output.format == OutputFormat::Markdown || o.output.format == OutputFormat::Csv;
+  if (table && (!l.end_to_end || !l.compare_old.empty())) {
+    throw usage_error("-o md and -o csv are tables of --end-to-end");
+  }
+  if (!l.plot_file.empty() && !l.end_to_end) throw usage_error("--plot goes with --end-to-end");
+}
+
+}  // namespace fut::app

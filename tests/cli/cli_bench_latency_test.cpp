@@ -1,0 +1,144 @@
+// fut bench --end-to-end: what its report holds in each form, and the comparison of two.
+#include "tests/cli/fut_process.h"
+
+namespace fut::test {
+namespace {
+
+class BenchLatency : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    script = std::make_unique<Script>();
+    script->say("\n\n", {"Hi", "<|eot_id|>"});
+    model = script->write();
+  }
+  static void TearDownTestSuite() { script.reset(); }
+  static ProcessResult bench(std::vector<std::string> more) {
+    std::vector<std::string> words = {"bench", "--end-to-end", "-m", model, "-r", "6"};
+    words.insert(words.end(), more.begin(), more.end());
+    return fut(std::move(words));
+  }
+  [[nodiscard]] std::string file(const std::string& name) const {
+    return (folder.path() / name).string();
+  }
+
+  static std::unique_ptr<Script> script;
+  static std::string model;
+  TempFolder folder;
+};
+std::unique_ptr<Script> BenchLatency::script;
+std::string BenchLatency::model;
+
+TEST_F(BenchLatency, EverySettingIsARowWithAllItsStages) {
+  const ProcessResult result = bench({"-p", "8,16", "-n", "4", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto document = json_of(result);
+  EXPECT_EQ(document.at("mode"), "end-to-end");
+  const auto& rows = document.at("latency");
+  ASSERT_EQ(rows.size(), 2U);
+  for (const auto& row : rows) {
+    EXPECT_EQ(row.at("reply_tokens"), 4);
+    const std::size_t repetitions = row.at("repetitions");
+    EXPECT_GE(repetitions, 5U);
+    EXPECT_EQ(row.at("samples").at("ttft_ms").size(), repetitions);
+    EXPECT_EQ(row.at("itl_ms").at("count"), 3 * repetitions);
+    const auto& stages = row.at("stages_ms");
+    double sum = 0;
+    for (const char* stage : {"render", "tokenize", "prefill"}) {
+      sum += stages.at(stage).at("mean").get<double>();
+    }
+    EXPECT_NEAR(row.at("ttft_ms").at("mean").get<double>(), sum, 1e-9);
+    EXPECT_GE(stages.at("detokenize").at("mean").get<double>(), 0);
+    EXPECT_LE(row.at("itl_ms").at("p50"), row.at("itl_ms").at("p99"));
+    std::size_t counted = 0;
+    for (const auto& bin : row.at("itl_histogram")) counted += bin.at("count").get<std::size_t>();
+    EXPECT_EQ(counted, 3 * repetitions);
+  }
+  EXPECT_EQ(rows.at(1).at("prompt_tokens"), 16);
+}
+
+TEST_F(BenchLatency, TextTellsWhatTheNumbersMean) {
+  const ProcessResult result = bench({"-p", "8", "-n", "6"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_mentions(result.out, {"end to end", "first token", "prefill", "tokenize", "write",
+                               "each token", "between two", "p99", "#", "+-", "95 % interval"});
+}
+
+TEST_F(BenchLatency, TablesAreTables) {
+  const std::vector<std::string> csv = lines_of(bench({"-p", "8,9", "-n", "2", "-o", "csv"}).out);
+  ASSERT_EQ(csv.size(), 3U);
+  EXPECT_TRUE(csv[0].starts_with("prompt,reply,depth,batch,requests,ttft_ms"));
+  EXPECT_EQ(std::ranges::count(csv[1], ','), std::ranges::count(csv[0], ','));
+  EXPECT_TRUE(csv[2].starts_with("9,2,0,1,"));
+  const std::vector<std::string> md = lines_of(bench({"-p", "8", "-n", "2", "-o", "md"}).out);
+  ASSERT_EQ(md.size(), 3U);
+  EXPECT_TRUE(md[1].starts_with("| ---: |"));
+  const std::vector<std::string> lines =
+      lines_of(bench({"-p", "8,9", "-n", "2", "-o", "jsonl"}).out);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(nlohmann::json::parse(lines[1]).at("prompt_tokens"), 9);
+}
+
+TEST_F(BenchLatency, DepthsAndBatchesAreSettingsToo) {
+  const auto rows =
+      json_of(bench({"-p", "8", "-n", "3", "--n-depth", "0,32", "-o", "json"})).at("latency");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows.at(1).at("depth"), 32);
+  const auto batches =
+      json_of(bench({"-p", "8", "-n", "3", "--n-batch", "1,2", "-o", "json"})).at("latency");
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_EQ(batches.at(1).at("itl_ms").at("count"),
+            2 * batches.at(1).at("repetitions").get<std::size_t>());
+}
+
+TEST_F(BenchLatency, OneTokenIsAReplyWithoutRates) {
+  const ProcessResult result = bench({"-p", "8", "-n", "1", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json_of(result).at("latency").at(0).at("itl_ms").at("count"), 0);
+  EXPECT_EQ(result.out.find("null"), std::string::npos);
+  EXPECT_EQ(result.out.find("inf"), std::string::npos);
+}
+
+TEST_F(BenchLatency, ReportsAreCompared) {
+  const nlohmann::json row = {
+      {"prompt_tokens", 8}, {"reply_tokens", 4}, {"depth", 0}, {"batch", 1}, {"noisy", false}};
+  const auto report = [&](const std::string& name, const std::vector<double>& ttft,
+                          const std::vector<double>& tpot) {
+    nlohmann::json r = row;
+    r["samples"] = {{"ttft_ms", ttft}, {"tpot_ms", tpot}};
+    write_file(file(name), nlohmann::json({{"model", "m"}, {"latency", {r}}}).dump());
+  };
+  report("old.json", {10, 10.1, 9.9, 10, 10.05}, {1, 1.1, 0.9, 1, 1.05});
+  report("new.json", {8, 8.1, 7.9, 8, 8.05}, {1.02, 1.1, 0.92, 1, 1.0});
+  const ProcessResult result = fut({"bench", "--compare", file("old.json"), file("new.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_mentions(result.out,
+                  {"first token", "-19.98", "faster", "each token", "no difference seen"});
+  const auto json = json_of(
+      fut({"bench", "--compare", file("new.json"), "--with", file("old.json"), "-o", "json"}));
+  EXPECT_EQ(json.at("comparison").at(0).at("metrics").at(0).at("verdict"), "slower");
+  write_file(file("bad.json"), "{\"latency\": [{}]}");
+  expect_failure(fut({"bench", "--compare", file("bad.json"), file("new.json")}), 3, {"bad.json"});
+  expect_failure(fut({"bench", "--compare", file("none.json"), file("new.json")}), 3,
+                 {"none.json"});
+  expect_failure(fut({"bench", "--compare", file("new.json")}), 2, {"--compare OLD.json NEW.json"});
+}
+
+TEST_F(BenchLatency, APictureIsDrawn) {
+  const ProcessResult result = bench({"-p", "8", "-n", "8", "--plot", file("out.svg")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string svg = read_file(file("out.svg"));
+  EXPECT_TRUE(svg.starts_with("<svg"));
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
+  expect_failure(fut({"bench", "-m", model, "-o", "csv"}), 2, {"csv", "--end-to-end"});
+  expect_failure(fut({"bench", "-m", model, "--plot", "x.svg"}), 2, {"--plot"});
+  expect_failure(bench({"-p", "5000"}), 2, {"5065", "1024"});
+  expect_failure(bench({"-p", "0"}), 2, {"-p", "0"});
+  expect_failure(bench({"--n-batch", "2", "--n-depth", "16"}), 2, {"--n-depth"});
+}
+
+}  // namespace
+}  // namespace fut::test

@@ -48,6 +48,17 @@ std::vector<std::string> input_files(const BenchOptions& options) {
   return {options.dummy, options.latency.compare_old, options.latency.compare_new};
 }
 
+std::vector<std::string> input_files(const CheckOptions& options) {
+  if (!options.prompt.prompt.given()) return {};
+  return {file_of(options.prompt.prompt)};
+}
+
+std::vector<std::string> input_files(const CompareOptions& options) {
+  std::vector<std::string> files = {file_of(options.prompt.prompt)};
+  if (options.prompt.system.given()) files.push_back(file_of(options.prompt.system));
+  return files;
+}
+
 std::vector<std::string> input_files(const DoctorOptions&) {
   return {};
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/check/check.h"
+#include "apps/compare/compare.h"
 #include "apps/options.h"
 
 namespace fut::app {
@@ -16,6 +18,8 @@ namespace fut::app {
 [[nodiscard]] std::vector<std::string> input_files(const InspectOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const BenchOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const PlanOptions& options);
+[[nodiscard]] std::vector<std::string> input_files(const CheckOptions& options);
+[[nodiscard]] std::vector<std::string> input_files(const CompareOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const DoctorOptions& options);
 
 // Throws Usage where `output` is one of the inputs, by whatever name. An empty name is no file.

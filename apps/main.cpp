@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <new>
 
+#include "apps/check/check.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/compare/compare.h"
 #include "apps/completions.h"
 #include "apps/input_files.h"
 #include "apps/logging.h"
@@ -28,8 +30,10 @@ struct CommandSet {
   BenchOptions bench_options;
   PlanOptions plan_options;
   DoctorOptions doctor_options;
+  CompareOptions compare_options;
+  CheckOptions check_options;
   CompletionsOptions completions_options;
-  std::array<Command, 12> commands = {program_command(program),
+  std::array<Command, 14> commands = {program_command(program),
                                       run_command(run_options),
                                       chat_command(chat_options),
                                       quantize_command(quantize_options),
@@ -39,6 +43,8 @@ struct CommandSet {
                                       plan_command(plan_options),
                                       doctor_command(doctor_options),
                                       tokenize_command(tokenize_options),
+                                      compare_command(compare_options),
+                                      check_command(check_options),
                                       completions_command(completions_options),
                                       man_command()};
 };
@@ -96,6 +102,8 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "bench") return run_with(bench, set.bench_options, reporter);
   if (name == "doctor") return run_with(doctor, set.doctor_options, reporter);
   if (name == "plan") return run_with(plan, set.plan_options, reporter);
+  if (name == "check") return run_with(check, set.check_options, reporter);
+  if (name == "compare") return run_with(compare, set.compare_options, reporter);
   if (name == "completions") return completions(set.completions_options, set.commands, reporter);
   if (name == "man") return man(set.commands, reporter);
   if (name == "inspect") return run_with(inspect, set.inspect_options, reporter);
@@ -107,7 +115,7 @@ int run_program(std::span<const std::string> words, const Environment& environme
 std::string_view interrupted_text(std::span<const std::string> words) {
   const std::string_view command = words.empty() ? std::string_view() : words.front();
   if (command == "quantize") return "interrupted; nothing was written under the target folder";
-  for (const std::string_view measures : {"perplexity", "bench"}) {
+  for (const std::string_view measures : {"perplexity", "bench", "compare", "check"}) {
     if (command == measures) return "interrupted; there is no result";
   }
   if (command == "run" || command == "chat") return "interrupted before the reply was complete";

@@ -1,0 +1,68 @@
+// fut compare and fut check: two precisions on one prompt, a model against the reference.
+#include "tests/cli/fut_process.h"
+
+namespace fut::test {
+namespace {
+
+std::string demo() {
+  return source_path("configs/demo-6m").string();
+}
+
+TEST(Compare, AModelAgainstItselfDiffersInNothing) {
+  const ProcessResult result = fut({"compare", "-m", demo(), "-p", "Tell me a story.", "-n", "12",
+                                    "--precision", "bf16", "--against", "bf16", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto document = json_of(result);
+  EXPECT_TRUE(document.at("first_difference").is_null());
+  EXPECT_EQ(document.at("mean_kl"), 0);
+  EXPECT_EQ(document.at("first").at("ids"), document.at("second").at("ids"));
+  ASSERT_EQ(document.at("positions").size(), 12U);
+  for (const auto& position : document.at("positions")) {
+    EXPECT_EQ(position.at("kl"), 0);
+    EXPECT_TRUE(position.at("left_top5").empty());
+    // Greedy: what was said is the best token.
+    EXPECT_EQ(position.at("best").at(0), position.at("id"));
+  }
+}
+
+TEST(Compare, ShowsWhereTwoPrecisionsPart) {
+  TempFolder folder;
+  const ProcessResult result = fut({"compare", "-m", demo(), "-p", "Tell me a story.", "-n", "24",
+                                    "--precision", "int4", "--cache-dir", folder.path().string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_mentions(result.out,
+                  {"int4, cache int4", "| bf16, cache bf16", "mean KL", "same best token",
+                   "farthest apart", "MiB of weights", "first token"});
+}
+
+TEST(Compare, RefusesWhatCannotBeCompared) {
+  expect_failure(fut({"compare", "-m", demo()}), 2, {"-p"});
+  expect_failure(fut({"compare", "-m", demo(), "-p", "x", "--against", "/nowhere"}), 3,
+                 {"/nowhere"});
+  Script script;
+  const std::string other = script.write();
+  expect_failure(
+      fut({"compare", "-m", demo(), "-p", "x", "--precision", "bf16", "--against", other + ":f32"}),
+      3, {"512"});
+}
+
+TEST(Check, TheCpuIsTheReferenceWhateverItsThreads) {
+  const ProcessResult result =
+      fut({"check", "-m", demo(), "--steps", "2", "--precision", "bf16", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto document = json_of(result);
+  EXPECT_EQ(document.at("same_bits"), true);
+  EXPECT_EQ(document.at("same_best"), 2);
+  EXPECT_GT(document.at("ops").size(), 10U);
+  for (const auto& op : document.at("ops")) EXPECT_EQ(op.at("largest"), 0);
+}
+
+TEST(Check, TellsOpsAndLayers) {
+  const ProcessResult result =
+      fut({"check", "-m", demo(), "--steps", "1", "--precision", "bf16", "-p", "The old king"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_mentions(result.out, {"against the CPU reference", "o_proj", "lm_head", "1 of 1 steps"});
+}
+
+}  // namespace
+}  // namespace fut::test

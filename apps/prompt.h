@@ -58,7 +58,4 @@ void refuse_hopeless_text(const Tokenizer& tokenizer, std::string_view text,
 // Throws Capacity where the prompt leaves no room for one token: both counts and the way out.
 void require_room(std::size_t prompt_tokens, const ContextLimits& limits);
 
-// Prints every id with its text to standard error.
-void print_prompt(const Tokenizer& tokenizer, std::span<const TokenId> ids);
-
 }  // namespace fut::app

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include "apps/escape.h"
-#include "apps/logging.h"
-#include "apps/prompt.h"
 #include "apps/words.h"
 
 namespace fut::app {
@@ -100,10 +98,6 @@ class Xray {
 std::string prompt_xray(const Tokenizer& tokenizer, std::span<const TokenId> ids,
                         const XrayOptions& options) {
   return Xray(tokenizer, ids, options).text();
-}
-
-void print_prompt(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
-  write_to_standard_error(prompt_xray(tokenizer, ids, {0, use_color(ColorMode::Auto)}));
 }
 
 }  // namespace fut::app

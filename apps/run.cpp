@@ -6,8 +6,9 @@
 #include "apps/generation.h"
 #include "apps/logging.h"
 #include "apps/model_session.h"
-#include "apps/probability_colors.h"
 #include "apps/prompt.h"
+#include "apps/prompt_xray.h"
+#include "apps/reply_on_terminal.h"
 #include "apps/reply_report.h"
 #include "apps/request_prompt.h"
 #include "apps/signals.h"
@@ -61,7 +62,9 @@ RunPrompt make_prompt(const GenerateOptions& options, const OpenedModel& model) 
     messages.push_back({"user", std::move(input.text)});
     prompt.ids = chat_prompt_ids(request, *prompt.chat_template, std::move(messages));
   }
-  if (options.form.verbose_prompt) print_prompt(tokenizer, prompt.ids);
+  if (options.form.verbose_prompt) {
+    write_to_standard_error(prompt_xray(tokenizer, prompt.ids, {0, use_color(options.log.color)}));
+  }
   return prompt;
 }
 
@@ -115,11 +118,11 @@ int run(const GenerateOptions& options, Reporter& reporter) {
 
   TextRequest request =
       make_text_request(options, model, prompt.chat_template, sampling, prompt.ids);
-  ProbabilityColors colors(shows_probabilities(options));
-  colors.watch(request);
+  ReplyOnTerminal shown(reporter.is_terminal(), shows_probabilities(options));
+  shown.watch(request);
   const TextReply reply =
       generate_text(engine, model.folder.tokenizer, request, [&](std::string_view piece) {
-        reporter.text(colors.colored(piece));
+        reporter.text(shown.form(piece));
         reporter.line({{"text", piece}});
       });
   end_text(reporter, reply, prompt.chat_template.has_value());

@@ -203,7 +203,8 @@ CommandResult tokens(Talk& talk, const std::string& text) {
   if (!text.empty()) {
     EncodeOptions options;
     options.add_bos = false;
-    print_prompt(tokenizer, tokenizer.encode(text, options));
+    tell(prompt_xray(tokenizer, tokenizer.encode(text, options),
+                     {0, use_color(talk.session.options().log.color)}));
     return {};
   }
   if (!talk.session.last_reply()) throw usage_error("nothing was said yet; /tokens TEXT works");

@@ -3,7 +3,8 @@
 
 #include "apps/generation.h"
 #include "apps/logging.h"
-#include "apps/probability_colors.h"
+#include "apps/prompt_xray.h"
+#include "apps/reply_on_terminal.h"
 #include "apps/reply_report.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
@@ -82,16 +83,19 @@ int Session::say(const std::string& text) {
 int Session::answer(const std::string& text, std::uint64_t attempt) {
   ++turn_;
   const std::vector<TokenId> ids = transcript_.encode_with(text);
-  if (options_.form.verbose_prompt) print_prompt(model_.folder.tokenizer, ids);
+  if (options_.form.verbose_prompt) {
+    write_to_standard_error(
+        prompt_xray(model_.folder.tokenizer, ids, {0, use_color(options_.log.color)}));
+  }
   TextRequest request =
       make_text_request(options_, model_, transcript_.chat_template(), sampling_, ids);
   request.request.of_conversation = true;
   request.request.sampling.sample.seed += attempt;
-  ProbabilityColors colors(shows_probabilities(options_));
-  colors.watch(request);
+  ReplyOnTerminal shown(reporter_.is_terminal(), shows_probabilities(options_));
+  shown.watch(request);
   TextReply reply =
       generate_text(*engine_, model_.folder.tokenizer, request,
-                    [&](std::string_view piece) { reporter_.text(colors.colored(piece)); });
+                    [&](std::string_view piece) { reporter_.text(shown.form(piece)); });
   reporter_.text("\n");
   Json entry = {{"turn", turn_}};
   add_reply(entry, reply, ids.size(), model_.folder.tokenizer);

@@ -193,7 +193,7 @@ TEST_F(Context, OtherTurnsOfAChatHaveNoBos) {
   // Two prompts are printed, each with one BOS.
   std::size_t count = 0;
   for (const std::string& line : lines_of(result.err)) {
-    if (line.find("<|begin_of_text|>") != std::string::npos) ++count;
+    if (line.find("'<|begin_of_text|>'") != std::string::npos) ++count;
   }
   EXPECT_EQ(count, 2U);
 }

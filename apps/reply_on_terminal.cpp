@@ -1,6 +1,7 @@
 // See the header.
-#include "apps/probability_colors.h"
+#include "apps/reply_on_terminal.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -35,15 +36,28 @@ std::string probability_legend() {
   return text + "\n";
 }
 
-void ProbabilityColors::watch(TextRequest& request) {
-  if (!on_) return;
+void ReplyOnTerminal::watch(TextRequest& request) {
+  if (!colors_) return;
   request.request.num_logprobs = std::max(request.request.num_logprobs, 1);
   request.on_token = [this](const TokenEvent& event) { logprob_ = event.logprob; };
 }
 
-std::string ProbabilityColors::colored(std::string_view piece) const {
-  const std::string_view color = on_ ? probability_color(logprob_) : std::string_view();
-  return color.empty() ? std::string(piece) : fmt::format("{}{}{}", color, piece, kEnd);
+std::string ReplyOnTerminal::form(std::string_view piece) const {
+  if (!is_terminal_) return std::string(piece);
+  std::string text;
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    const auto c = static_cast<unsigned char>(piece[i]);
+    const auto next = i + 1 < piece.size() ? static_cast<unsigned char>(piece[i + 1]) : 0U;
+    const bool second_set = c == 0xC2 && next >= 0x80 && next < 0xA0;  // U+0080 to U+009F
+    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F || second_set) {
+      text += fmt::format("\\x{:02X}", second_set ? next : c);
+      if (second_set) ++i;
+    } else {
+      text += piece[i];
+    }
+  }
+  const std::string_view color = colors_ ? probability_color(logprob_) : std::string_view();
+  return color.empty() ? text : fmt::format("{}{}{}", color, text, kEnd);
 }
 
 }  // namespace fut::app

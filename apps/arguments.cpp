@@ -326,8 +326,8 @@ Resolved resolve_arguments(std::span<const std::string> words, std::span<const C
 
 bool json_was_requested(std::span<const std::string> words, const Environment& environment) {
   const auto is_json = [](std::string_view text) { return text == "json" || text == "jsonl"; };
-  // There, -o is a folder.
-  if (!words.empty() && words[0] == "quantize") {
+  // There, -o is a folder, or there is none.
+  if (!words.empty() && (words[0] == "quantize" || words[0] == "selftest")) {
     return std::find(words.begin(), words.end(), "--json") != words.end() ||
            means_on(environment("FUT_JSON").value_or(""));
   }

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "apps/check/check.h"
+#include "apps/check/selftest.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/compare/compare.h"
@@ -32,8 +33,9 @@ struct CommandSet {
   DoctorOptions doctor_options;
   CompareOptions compare_options;
   CheckOptions check_options;
+  SelftestOptions selftest_options;
   CompletionsOptions completions_options;
-  std::array<Command, 14> commands = {program_command(program),
+  std::array<Command, 15> commands = {program_command(program),
                                       run_command(run_options),
                                       chat_command(chat_options),
                                       quantize_command(quantize_options),
@@ -45,6 +47,7 @@ struct CommandSet {
                                       tokenize_command(tokenize_options),
                                       compare_command(compare_options),
                                       check_command(check_options),
+                                      selftest_command(selftest_options),
                                       completions_command(completions_options),
                                       man_command()};
 };
@@ -102,6 +105,7 @@ int run_program(std::span<const std::string> words, const Environment& environme
   if (name == "bench") return run_with(bench, set.bench_options, reporter);
   if (name == "doctor") return run_with(doctor, set.doctor_options, reporter);
   if (name == "plan") return run_with(plan, set.plan_options, reporter);
+  if (name == "selftest") return run_with(selftest, set.selftest_options, reporter);
   if (name == "check") return run_with(check, set.check_options, reporter);
   if (name == "compare") return run_with(compare, set.compare_options, reporter);
   if (name == "completions") return completions(set.completions_options, set.commands, reporter);

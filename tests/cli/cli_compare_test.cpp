@@ -1,4 +1,5 @@
-// fut compare and fut check: two precisions on one prompt, a model against the reference.
+// fut compare, fut check and fut selftest: two precisions on one prompt, a model against the reference,
+// the machine against what is known.
 #include "tests/cli/fut_process.h"
 
 namespace fut::test {
@@ -62,6 +63,18 @@ TEST(Check, TellsOpsAndLayers) {
       fut({"check", "-m", demo(), "--steps", "1", "--precision", "bf16", "-p", "The old king"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_mentions(result.out, {"against the CPU reference", "o_proj", "lm_head", "1 of 1 steps"});
+}
+
+TEST(Selftest, AllIsWellHere) {
+  ProcessOptions options;
+  options.environment = {{"FUT_PRECISION", std::nullopt}, {"FUT_DEVICE", std::nullopt}};
+  const ProcessResult result = fut({"selftest", "--json"}, options);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto document = json_of(result);
+  EXPECT_EQ(document.at("failed"), 0);
+  ASSERT_EQ(document.at("parts").size(), 6U);
+  for (const auto& part : document.at("parts")) EXPECT_EQ(part.at("ok"), true) << part;
+  expect_mentions(fut({"selftest"}, options).out, {"ok", "float32 on the CPU", "all is well"});
 }
 
 }  // namespace

@@ -90,5 +90,19 @@ TEST(Inspect, AFolderWithoutWeightsOrTokenizerIsDescribedAsFarAsItGoes) {
   expect_mentions(report.at("notices").dump(), {"safetensors", "tokenizer.json"});
 }
 
+TEST(Inspect, APictureShowsTheErrorOfEveryMatrix) {
+  const TempFolder folder;
+  const std::string packed = (folder.path() / "packed").string();
+  const std::string picture = (folder.path() / "errors.svg").string();
+  const std::string demo = source_path("configs/demo-6m").string();
+  ASSERT_EQ(fut({"quantize", "-m", demo, "-o", packed}).exit_code, 0);
+  ASSERT_EQ(fut({"inspect", "-m", packed, "--plot", picture}).exit_code, 0);
+  const std::string svg = read_file(picture);
+  EXPECT_TRUE(svg.starts_with("<svg"));
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  expect_mentions(svg, {"layers.0.qkv_proj", "relative error", "prefers-color-scheme:dark"});
+  expect_failure(fut({"inspect", "-m", demo, "--plot", picture}), 2, {"--plot", "quantize"});
+}
+
 }  // namespace
 }  // namespace fut::test

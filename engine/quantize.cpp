@@ -8,7 +8,7 @@
 
 #include "engine/parallel.h"
 #include "engine/quantize_gptq.h"
-#include "engine/quantize_pack.h"
+#include "engine/quantize_stream.h"
 #include "engine/token_ids.h"
 #include "kernels/error.h"
 #include "tokenizer/sha256.h"
@@ -35,8 +35,9 @@ class WeightCounter {
     report();
   }
   void begin_layer(int index) { begin(fmt::format("layer {} of {}", index + 1, num_layers_)); }
-  void add(const HostMatrix& w) {
-    done_ += w.values.size();
+  void add(const HostMatrix& w) { add(w.values.size()); }
+  void add(std::uint64_t weights) {
+    done_ += weights;
     report();
   }
   // Nothing new: so that the callback can stop what takes long.
@@ -110,56 +111,71 @@ GptqOptions gptq_options(const PackedOptions& options) {
   return out;
 }
 
-// Everything that the layers need, and the writer that they go to.
+// A folder's tensors in their order; what is done to the layers is the caller's.
 class FolderQuantizer {
  public:
-  FolderQuantizer(Backend& backend, const Checkpoint& checkpoint, const ModelConfig& config,
-                  const PackedOptions& options, const Windows& windows, PackedWriter& writer,
-                  WeightCounter& counter, const ParallelFor& parallel_for)
+  FolderQuantizer(const Checkpoint& checkpoint, const ModelConfig& config,
+                  const PackedOptions& options, PackedWriter& writer, WeightCounter& counter,
+                  const ParallelFor& parallel_for)
       : config_(config),
         options_(options),
         counter_(counter),
         parallel_for_(parallel_for),
         weights_(checkpoint, config, options, parallel_for),
-        runner_(backend, config, static_cast<int>(windows.longest()), [&] { counter.tick(); }),
-        packer_(writer, weights_, config, options.group_size, parallel_for),
-        calibrator_(backend, weights_, config, options, runner_, windows.statistics) {
-    if (windows.gptq.empty()) return;
-    quantised_runner_ = std::make_unique<LayerRunner>(
-        backend, config, static_cast<int>(windows.longest()), [&] { counter.tick(); });
-    gptq_ = std::make_unique<SequentialGptq>(backend, weights_, *quantised_runner_, runner_,
-                                             windows.gptq, gptq_options(options), parallel_for);
-  }
+        packer_(writer, weights_, config, options.group_size, parallel_for) {}
 
-  void run(ReportCard& card) {
-    const auto count = [&](const HostMatrix& w) { counter_.add(w); };
+  void run(Backend& backend, const Windows& windows, ReportCard& card) {
     counter_.begin("embedding");
-    packer_.append_embedding(count);
-    for (int i = 0; i < config_.num_layers; ++i) {
-      counter_.begin_layer(i);
-      CalibratedLayer calibrated = calibrator_.next();
-      const StackedLayer layer = stack_layer(std::move(calibrated.weights), i);
-      const QuantizedLayer quantized =
-          gptq_ ? gptq_->next(layer, count)
-                : quantize_layer_rtn(layer, calibrated.statistics, options_, parallel_for_, count);
-      packer_.append_layer(i, layer, quantized, calibrated.statistics);
-      add_reports(card, quantized);
+    packer_.append_embedding(count_);
+    if (backend.offline_ops() != nullptr) {
+      run_on_device(backend, windows, card);
+    } else {
+      run_on_host(backend, windows, card);
     }
     counter_.begin("head");
-    packer_.append_head(count);
+    packer_.append_head(count_);
   }
 
  private:
+  void run_on_device(Backend& backend, const Windows& windows, ReportCard& card) {
+    DeviceQuantizer quantizer(backend, weights_, config_, options_, windows.statistics, tick_);
+    const LayerProgress progress{[&](int layer) { counter_.begin_layer(layer); },
+                                 [&](std::uint64_t weights) { counter_.add(weights); }};
+    stream_layers(quantizer, weights_, config_.num_layers, packer_, card, progress);
+  }
+
+  void run_on_host(Backend& backend, const Windows& windows, ReportCard& card) {
+    const int longest = static_cast<int>(windows.longest());
+    LayerRunner runner(backend, config_, longest, tick_);
+    Calibrator calibrator(backend, weights_, config_, options_, runner, windows.statistics);
+    std::unique_ptr<LayerRunner> quantised_runner;  // these two for GPTQ alone
+    std::unique_ptr<SequentialGptq> gptq;
+    if (!windows.gptq.empty()) {
+      quantised_runner = std::make_unique<LayerRunner>(backend, config_, longest, tick_);
+      gptq = std::make_unique<SequentialGptq>(backend, weights_, *quantised_runner, runner,
+                                              windows.gptq, gptq_options(options_), parallel_for_);
+    }
+    for (int i = 0; i < config_.num_layers; ++i) {
+      counter_.begin_layer(i);
+      CalibratedLayer calibrated = calibrator.next();
+      const StackedLayer layer = stack_layer(std::move(calibrated.weights), i);
+      const QuantizedLayer quantized =
+          gptq ? gptq->next(layer, count_)
+               : quantize_layer_rtn(layer, calibrated.statistics, options_, parallel_for_, count_);
+      packer_.append_layer(
+          i, pack_layer(config_, layer, quantized, calibrated.statistics, parallel_for_));
+      add_reports(card, quantized);
+    }
+  }
+
   const ModelConfig& config_;
   const PackedOptions& options_;
   WeightCounter& counter_;
   const ParallelFor& parallel_for_;
   WeightTransforms weights_;
-  LayerRunner runner_;
   TensorPacker packer_;
-  Calibrator calibrator_;
-  std::unique_ptr<LayerRunner> quantised_runner_;  // these two for GPTQ alone
-  std::unique_ptr<SequentialGptq> gptq_;
+  MatrixDone count_ = [this](const HostMatrix& w) { counter_.add(w); };
+  std::function<void()> tick_ = [this] { counter_.tick(); };
 };
 
 }  // namespace
@@ -168,6 +184,8 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
                            const std::filesystem::path& target, const PackedOptions& options,
                            std::span<const std::int32_t> calibration, bool overwrite,
                            const QuantizeProgress& progress, int threads) {
+  FUT_CHECK(options.method == QuantMethod::Rtn || backend.offline_ops() == nullptr,
+            "{} rounds to nearest alone", backend.description());
   ModelConfig config = load_model_config(source);
   const Checkpoint checkpoint = Checkpoint::open(source, config);
   check_packable(config, options.group_size);
@@ -180,8 +198,8 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
   PackedWriter writer(
       target, {options, identify_source(source, IdentityDepth::Full, sha256_hex, parallel_for)},
       packed_tensors(config, options.group_size, true), overwrite);
-  FolderQuantizer(backend, checkpoint, config, options, windows, writer, counter, parallel_for)
-      .run(card);
+  FolderQuantizer(checkpoint, config, options, writer, counter, parallel_for)
+      .run(backend, windows, card);
   writer.copy_companions(source);
   writer.finish(report_card_json(card));
   return card;

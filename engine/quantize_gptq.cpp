@@ -114,21 +114,21 @@ QuantizedLayer SequentialGptq::next(const StackedLayer& layer, const MatrixDone&
     return seen;
   };
   LayerRunner& runner = quantised_.runner;
-  HostMatrix seen = quantize_next(
-      PackedMatrix::QkvProj, [](LayerRunner& r, MatrixView<float> x) { return r.normalised(x); });
+  HostMatrix seen = quantize_next(PackedMatrix::QkvProj,
+                                  [](LayerRunner& r, ActivationView x) { return r.normalised(x); });
   runner.set_qkv_proj({&seen});
-  seen = quantize_next(PackedMatrix::OProj, [](LayerRunner& r, MatrixView<float> x) {
+  seen = quantize_next(PackedMatrix::OProj, [](LayerRunner& r, ActivationView x) {
     r.attend(x);
     return r.attention_output();
   });
   runner.set_o_proj({&seen});
-  seen = quantize_next(PackedMatrix::GateUpProj, [](LayerRunner& r, MatrixView<float> x) {
+  seen = quantize_next(PackedMatrix::GateUpProj, [](LayerRunner& r, ActivationView x) {
     r.attend(x);
     r.add_attention(x);
     return r.normalised(x);
   });
   runner.set_gate_up_proj({&seen});
-  seen = quantize_next(PackedMatrix::DownProj, [](LayerRunner& r, MatrixView<float> x) {
+  seen = quantize_next(PackedMatrix::DownProj, [](LayerRunner& r, ActivationView x) {
     r.feed(x);
     return r.swiglu_output();
   });

@@ -33,7 +33,7 @@ class SequentialGptq {
     HiddenStates hidden;
   };
   // What a matrix sees of one window.
-  using Input = std::function<HostRows(LayerRunner& runner, MatrixView<float> x)>;
+  using Input = std::function<HostRows(LayerRunner& runner, ActivationView x)>;
   // Sums over tokens: of x x^T, and of (x0 - x) x^T with x0 as it was.
   struct Moments {
     SquareMatrix h, g;

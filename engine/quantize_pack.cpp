@@ -12,18 +12,6 @@ namespace {
 
 constexpr std::int64_t kRowsAtOnce = 4096;
 
-std::vector<std::uint16_t> to_bf16(const HostMatrix& w) {
-  std::vector<std::uint16_t> bits(w.values.size());
-  std::ranges::transform(w.values, bits.begin(), f32_to_bf16);
-  return bits;
-}
-
-std::vector<float> attention_output_scales(const LayerStatistics& statistics) {
-  std::vector<float> scales;
-  for (const float amax : statistics.value_amax) scales.push_back(attention_output_scale(amax));
-  return scales;
-}
-
 // o_proj for inputs that were multiplied by their KV head's scale: exact, scales are powers of two.
 HostMatrix divide_columns(const HostMatrix& o_proj, std::span<const float> scales) {
   HostMatrix out = o_proj;
@@ -37,6 +25,30 @@ HostMatrix divide_columns(const HostMatrix& o_proj, std::span<const float> scale
 }
 
 }  // namespace
+
+std::vector<float> attention_output_scales(const LayerStatistics& statistics) {
+  std::vector<float> scales;
+  for (const float amax : statistics.value_amax) scales.push_back(attention_output_scale(amax));
+  return scales;
+}
+
+PackedLayer pack_layer(const ModelConfig& config, const StackedLayer& layer,
+                       const QuantizedLayer& quantized, const LayerStatistics& statistics,
+                       const ParallelFor& parallel_for) {
+  PackedLayer out;
+  for (std::size_t m = 0; m < layer.size(); ++m) {
+    const auto which = static_cast<PackedMatrix>(m);
+    const layout::RowOrder order = packed_matrix_shape(config, which).order;
+    PackedE4m3 e4m3 =
+        which == PackedMatrix::OProj
+            ? pack_e4m3(divide_columns(layer[m], attention_output_scales(statistics)), parallel_for)
+            : pack_e4m3(layer[m], parallel_for);
+    out.matrices[m] = {pack_int4(quantized.matrices[m], order, parallel_for), std::move(e4m3.codes),
+                       std::move(e4m3.scales)};
+  }
+  out.statistics = statistics;
+  return out;
+}
 
 TensorPacker::TensorPacker(PackedWriter& writer, const WeightTransforms& weights,
                            const ModelConfig& config, int group_size, ParallelFor parallel_for)
@@ -66,36 +78,34 @@ void TensorPacker::append_embedding(const RowsDone& done) {
   const std::string tensor = packed_global_tensor(config_, PackedGlobalTensor::EmbedTokens).name;
   for_rows([&](std::int64_t begin, std::int64_t count) {
     const HostMatrix rows = weights_.embedding(begin, count);
-    append(tensor, to_bf16(rows));
+    append_rows(tensor, rows);
     if (done) done(rows);
   });
 }
 
-void TensorPacker::append_matrix(int index, PackedMatrix which, const HostMatrix& w,
-                                 const QuantizedMatrix& q) {
-  const layout::RowOrder order = packed_matrix_shape(config_, which).order;
-  append(name(index, packed_part(which, PackedPart::Int4)), pack_int4(q, order, parallel_for_));
-  const PackedE4m3 e4m3 = pack_e4m3(w, parallel_for_);
-  append(name(index, packed_part(which, PackedPart::E4m3)), e4m3.codes);
-  append(name(index, packed_part(which, PackedPart::E4m3Scale)), e4m3.scales);
+// Rounded to BF16.
+void TensorPacker::append_rows(const std::string& tensor, const HostMatrix& rows) {
+  std::vector<std::uint16_t> bits(rows.values.size());
+  run_parallel(parallel_for_, std::ssize(bits), [&](std::int64_t begin, std::int64_t end) {
+    std::transform(rows.values.begin() + begin, rows.values.begin() + end, bits.begin() + begin,
+                   f32_to_bf16);
+  });
+  append(tensor, bits);
 }
 
-void TensorPacker::append_layer(int index, const StackedLayer& layer,
-                                const QuantizedLayer& quantized,
-                                const LayerStatistics& statistics) {
-  const std::vector<float> o_scales = attention_output_scales(statistics);
-  for (std::size_t m = 0; m < layer.size(); ++m) {
+void TensorPacker::append_layer(int index, const PackedLayer& layer) {
+  const LayerStatistics& statistics = layer.statistics;
+  for (std::size_t m = 0; m < layer.matrices.size(); ++m) {
     const auto which = static_cast<PackedMatrix>(m);
-    if (which == PackedMatrix::OProj) {
-      append_matrix(index, which, divide_columns(layer[m], o_scales), quantized.matrices[m]);
-    } else {
-      append_matrix(index, which, layer[m], quantized.matrices[m]);
-    }
+    const PackedMatrixBytes& matrix = layer.matrices[m];
+    append(name(index, packed_part(which, PackedPart::Int4)), matrix.int4);
+    append(name(index, packed_part(which, PackedPart::E4m3)), matrix.e4m3);
+    append(name(index, packed_part(which, PackedPart::E4m3Scale)), matrix.e4m3_scales);
   }
   const std::vector<float> h_scale = {
       swiglu_output_scale(statistics.swiglu_rms, statistics.swiglu_amax)};
   const std::vector<float> swiglu = {statistics.swiglu_rms, statistics.swiglu_amax};
-  append(name(index, PackedLayerTensor::AttentionOutputScale), o_scales);
+  append(name(index, PackedLayerTensor::AttentionOutputScale), attention_output_scales(statistics));
   append(name(index, PackedLayerTensor::SwigluOutputScale), h_scale);
   append(name(index, PackedLayerTensor::StatsQkvInput), statistics.qkv_input);
   append(name(index, PackedLayerTensor::StatsOInput), statistics.o_input);
@@ -119,7 +129,7 @@ void TensorPacker::append_head(const RowsDone& done) {
   });
   append(tensor(PackedGlobalTensor::LmHeadInt8Scale), scales);
   for_rows([&](std::int64_t begin, std::int64_t count) {
-    append(tensor(PackedGlobalTensor::LmHead), to_bf16(weights_.head(begin, count)));
+    append_rows(tensor(PackedGlobalTensor::LmHead), weights_.head(begin, count));
   });
 }
 

@@ -8,6 +8,26 @@
 
 namespace fut {
 
+// The bytes of a matrix's tensors.
+struct PackedMatrixBytes {
+  std::vector<std::uint8_t> int4, e4m3;
+  std::vector<float> e4m3_scales;
+};
+// A layer ready to be written.
+struct PackedLayer {
+  std::array<PackedMatrixBytes, kNumPackedMatrices> matrices;
+  LayerStatistics statistics;
+};
+
+// One for each KV head: powers of two that the inputs of o_proj's FP8 copy are multiplied by.
+[[nodiscard]] std::vector<float> attention_output_scales(const LayerStatistics& statistics);
+
+// `layer` holds the weights of the FP8 copies, which are made of it and not of the INT4 codes.
+[[nodiscard]] PackedLayer pack_layer(const ModelConfig& config, const StackedLayer& layer,
+                                     const QuantizedLayer& quantized,
+                                     const LayerStatistics& statistics,
+                                     const ParallelFor& parallel_for);
+
 class TensorPacker {
  public:
   // What is passed must outlive it.
@@ -17,16 +37,14 @@ class TensorPacker {
   // Weights done, of `config.vocab_size` x hidden_size.
   using RowsDone = std::function<void(const HostMatrix& rows)>;
   void append_embedding(const RowsDone& done = {});
-  // Layers in order. `layer` holds the weights of the FP8 copies, which are made of it and not of
-  // the INT4 codes.
-  void append_layer(int index, const StackedLayer& layer, const QuantizedLayer& quantized,
-                    const LayerStatistics& statistics);
+  // Layers in order.
+  void append_layer(int index, const PackedLayer& layer);
   void append_head(const RowsDone& done = {});
 
  private:
   template <class T>
   void append(const std::string& tensor, const std::vector<T>& values);
-  void append_matrix(int index, PackedMatrix which, const HostMatrix& w, const QuantizedMatrix& q);
+  void append_rows(const std::string& tensor, const HostMatrix& rows);
   template <class Body>
   void for_rows(const Body& body) const;
   [[nodiscard]] std::string name(int layer, PackedLayerTensor which) const;

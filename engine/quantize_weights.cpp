@@ -9,14 +9,16 @@
 namespace fut {
 namespace {
 
-void require_finite(const HostMatrix& w, std::int64_t first_row) {
-  const auto bad = std::ranges::find_if_not(w.values, [](float v) { return std::isfinite(v); });
-  if (bad == w.values.end()) return;
-  const std::int64_t index = bad - w.values.begin();
+constexpr std::int64_t kRowsAtOnce = 32;  // of one read
+
+// Of row `row` of the whole tensor.
+void require_finite(const std::string& name, std::int64_t row, std::span<const float> values) {
+  const auto bad = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
+  if (bad == values.end()) return;
   throw data_error(
       "tensor {}: row {}, column {} is {}: the file is damaged or was written by a failed run; "
       "download or convert it again",
-      w.name, first_row + index / w.cols, index % w.cols, *bad);
+      name, row, bad - values.begin(), *bad);
 }
 
 const Safetensors& file_of(const Checkpoint& checkpoint, const TensorInfo& info) {
@@ -48,19 +50,35 @@ WeightTransforms::WeightTransforms(const Checkpoint& checkpoint, const ModelConf
   if (options.rotate) hidden_rotation_.emplace(config.hidden_size, options.rotation_seed);
 }
 
-HostMatrix WeightTransforms::rows(const TensorInfo& info, std::int64_t begin,
-                                  std::int64_t count) const {
-  HostMatrix w(info.name, count, info.shape[1]);
-  std::vector<std::byte> bytes(w.values.size() * static_cast<std::size_t>(dtype_bytes(info.dtype)));
-  const std::size_t row_bytes = bytes.size() / static_cast<std::size_t>(count);
-  file_of(checkpoint_, info).read_part(info, static_cast<std::size_t>(begin) * row_bytes, bytes);
-  widen(info.dtype, bytes, w.values);
-  require_finite(w, begin);
-  return w;
+void WeightTransforms::read_rows(const TensorInfo& info, std::int64_t begin, std::int64_t count,
+                                 HostMatrix& into) const {
+  into.name = info.name;
+  into.rows = count;
+  into.cols = info.shape[1];
+  into.values.resize(static_cast<std::size_t>(count * into.cols));
+  const Safetensors& file = file_of(checkpoint_, info);
+  const auto row_values = static_cast<std::size_t>(into.cols);
+  const std::size_t row_bytes = row_values * static_cast<std::size_t>(dtype_bytes(info.dtype));
+  run_parallel(parallel_for_, count, [&](std::int64_t first, std::int64_t end) {
+    std::vector<std::byte> piece;
+    for (std::int64_t r = first; r < end; r += kRowsAtOnce) {
+      const auto rows = static_cast<std::size_t>(std::min(kRowsAtOnce, end - r));
+      piece.resize(rows * row_bytes);
+      file.read_part(info, static_cast<std::size_t>(begin + r) * row_bytes, piece);
+      widen(info.dtype, piece, {into.row(r), rows * row_values});
+      for (std::size_t i = 0; i < rows; ++i) {
+        const auto row = r + static_cast<std::int64_t>(i);
+        require_finite(info.name, begin + row, {into.row(row), row_values});
+      }
+    }
+  });
 }
 
-HostMatrix WeightTransforms::matrix(const TensorInfo& info) const {
-  return rows(info, 0, info.shape[0]);
+HostMatrix WeightTransforms::rows(const TensorInfo& info, std::int64_t begin,
+                                  std::int64_t count) const {
+  HostMatrix w;
+  read_rows(info, begin, count, w);
+  return w;
 }
 
 std::vector<float> WeightTransforms::gain(const TensorInfo& info) const {
@@ -68,7 +86,7 @@ std::vector<float> WeightTransforms::gain(const TensorInfo& info) const {
   checkpoint_.read(info, bytes);
   HostMatrix values(info.name, 1, info.shape[0]);
   widen(info.dtype, bytes, values.values);
-  require_finite(values, 0);
+  require_finite(info.name, 0, values.values);
   return std::move(values.values);
 }
 
@@ -77,21 +95,34 @@ void WeightTransforms::rotate_reader(HostMatrix& w) const {
 }
 
 TransformedLayer WeightTransforms::layer(int index) const {
+  TransformedLayer layer;
+  read_layer(index, layer);
+  return layer;
+}
+
+void WeightTransforms::read_layer(int index, TransformedLayer& layer) const {
   const auto tensor = [&](LayerTensor which) -> const TensorInfo& {
     return checkpoint_.layer(index, which);
   };
-  TransformedLayer layer{matrix(tensor(LayerTensor::QProj)),    matrix(tensor(LayerTensor::KProj)),
-                         matrix(tensor(LayerTensor::VProj)),    matrix(tensor(LayerTensor::OProj)),
-                         matrix(tensor(LayerTensor::GateProj)), matrix(tensor(LayerTensor::UpProj)),
-                         matrix(tensor(LayerTensor::DownProj))};
+  const auto read = [&](LayerTensor which, HostMatrix& w) {
+    const TensorInfo& info = tensor(which);
+    read_rows(info, 0, info.shape[0], w);
+  };
+  read(LayerTensor::QProj, layer.q_proj);
+  read(LayerTensor::KProj, layer.k_proj);
+  read(LayerTensor::VProj, layer.v_proj);
+  read(LayerTensor::OProj, layer.o_proj);
+  read(LayerTensor::GateProj, layer.gate_proj);
+  read(LayerTensor::UpProj, layer.up_proj);
+  read(LayerTensor::DownProj, layer.down_proj);
   const std::vector<float> input_gain = gain(tensor(LayerTensor::InputLayernorm));
   for (HostMatrix* w : {&layer.q_proj, &layer.k_proj, &layer.v_proj}) {
-    fold_gain(*w, input_gain);
+    fold_gain(*w, input_gain, parallel_for_);
     rotate_reader(*w);
   }
   const std::vector<float> ffn_gain = gain(tensor(LayerTensor::PostAttentionLayernorm));
   for (HostMatrix* w : {&layer.gate_proj, &layer.up_proj}) {
-    fold_gain(*w, ffn_gain);
+    fold_gain(*w, ffn_gain, parallel_for_);
     rotate_reader(*w);
   }
   if (kv_rotation_) {
@@ -102,7 +133,6 @@ TransformedLayer WeightTransforms::layer(int index) const {
     rotate_outputs(layer.o_proj, *hidden_rotation_, parallel_for_);
     rotate_outputs(layer.down_proj, *hidden_rotation_, parallel_for_);
   }
-  return layer;
 }
 
 HostMatrix WeightTransforms::embedding(std::span<const std::int32_t> ids) const {
@@ -125,7 +155,7 @@ HostMatrix WeightTransforms::embedding(std::int64_t begin, std::int64_t count) c
 
 HostMatrix WeightTransforms::head(std::int64_t begin, std::int64_t count) const {
   HostMatrix out = rows(checkpoint_.global(GlobalTensor::LmHead), begin, count);
-  fold_gain(out, final_gain_);
+  fold_gain(out, final_gain_, parallel_for_);
   rotate_reader(out);
   return out;
 }

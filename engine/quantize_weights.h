@@ -28,6 +28,8 @@ class WeightTransforms {
 
   // Throw Data, naming tensor and position, for a weight that is not finite.
   [[nodiscard]] TransformedLayer layer(int index) const;
+  // The same into a layer that was read before and is done with: its memory serves again.
+  void read_layer(int index, TransformedLayer& into) const;
   // Rows of the embedding, in the order of `ids`, each in [0, vocab_size).
   [[nodiscard]] HostMatrix embedding(std::span<const std::int32_t> ids) const;
   // Rows [begin, begin + count).
@@ -36,10 +38,13 @@ class WeightTransforms {
   // embedding.
   [[nodiscard]] HostMatrix head(std::int64_t begin, std::int64_t count) const;
 
+  [[nodiscard]] const ParallelFor& parallel_for() const { return parallel_for_; }
+
  private:
   [[nodiscard]] HostMatrix rows(const TensorInfo& info, std::int64_t begin,
                                 std::int64_t count) const;
-  [[nodiscard]] HostMatrix matrix(const TensorInfo& info) const;
+  void read_rows(const TensorInfo& info, std::int64_t begin, std::int64_t count,
+                 HostMatrix& into) const;
   [[nodiscard]] std::vector<float> gain(const TensorInfo& info) const;
   void rotate_reader(HostMatrix& w) const;
 

@@ -220,6 +220,14 @@ GroupGrid quantize_group(std::span<const float> weights, std::span<const float> 
   return {best.scale.bf16, best.error};
 }
 
+void throw_no_int4_scale(const std::string& matrix, std::int64_t row, std::int64_t col,
+                         float value) {
+  throw data_error(
+      "{}: row {}, column {} is {}, which no INT4 scale can serve (sizes below 2^127 can); the "
+      "checkpoint is damaged, fetch it again",
+      matrix, row, col, value);
+}
+
 void quantize_row(const HostMatrix& w, std::int64_t row, std::span<const float> importance,
                   int group_size, ScaleRule rule, std::span<std::int8_t> codes,
                   std::span<std::uint16_t> scales) {
@@ -227,10 +235,7 @@ void quantize_row(const HostMatrix& w, std::int64_t row, std::span<const float> 
   const std::span<const float> weights(w.row(row), static_cast<std::size_t>(w.cols));
   for (std::size_t c = 0; c < weights.size(); ++c) {
     if (!is_weight(weights[c])) {
-      throw data_error(
-          "{}: row {}, column {} is {}, which no INT4 scale can serve (sizes below 2^127 can); the "
-          "checkpoint is damaged, fetch it again",
-          w.name, row, c, weights[c]);
+      throw_no_int4_scale(w.name, row, static_cast<std::int64_t>(c), weights[c]);
     }
   }
   for (std::size_t g = 0; g < scales.size(); ++g) {
@@ -241,15 +246,16 @@ void quantize_row(const HostMatrix& w, std::int64_t row, std::span<const float> 
   }
 }
 
-void check_importance(const HostMatrix& w, std::span<const float> importance) {
-  FUT_CHECK(importance.empty() || std::ssize(importance) == w.cols,
-            "{} importances for the {} columns of {}", importance.size(), w.cols, w.name);
+void check_importance(const std::string& matrix, std::int64_t cols,
+                      std::span<const float> importance) {
+  FUT_CHECK(importance.empty() || std::ssize(importance) == cols,
+            "{} importances for the {} columns of {}", importance.size(), cols, matrix);
   for (std::size_t c = 0; c < importance.size(); ++c) {
     if (!(importance[c] >= 0 && std::isfinite(importance[c]))) {
       throw data_error(
           "{}: the mean square of input {} is {}; the calibration statistics are damaged, quantise "
           "the checkpoint again",
-          w.name, c, importance[c]);
+          matrix, c, importance[c]);
     }
   }
 }
@@ -257,7 +263,7 @@ void check_importance(const HostMatrix& w, std::span<const float> importance) {
 QuantizedMatrix quantize_rtn(const HostMatrix& w, std::span<const float> importance, int group_size,
                              ScaleRule rule, const ParallelFor& parallel_for) {
   check_quantizable(w, group_size);
-  check_importance(w, importance);
+  check_importance(w.name, w.cols, importance);
   QuantizedMatrix out(w.rows, w.cols, group_size);
   run_parallel(parallel_for, w.rows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {

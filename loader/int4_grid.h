@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "loader/quantized_matrix.h"
 
@@ -46,6 +47,10 @@ void quantize_row(const HostMatrix& w, std::int64_t row, std::span<const float> 
                   int group_size, ScaleRule rule, std::span<std::int8_t> codes,
                   std::span<std::uint16_t> scales);
 
+// What quantize_row throws of weight `value`.
+[[noreturn]] void throw_no_int4_scale(const std::string& matrix, std::int64_t row, std::int64_t col,
+                                      float value);
+
 // Round to nearest. importance holds w.cols values or none. Throws Data as check_quantizable,
 // check_importance and quantize_row.
 [[nodiscard]] QuantizedMatrix quantize_rtn(const HostMatrix& w, std::span<const float> importance,
@@ -53,6 +58,7 @@ void quantize_row(const HostMatrix& w, std::int64_t row, std::span<const float> 
                                            const ParallelFor& parallel_for);
 
 // Throws Data, naming matrix and column, for an importance that is negative or not finite.
-void check_importance(const HostMatrix& w, std::span<const float> importance);
+void check_importance(const std::string& matrix, std::int64_t cols,
+                      std::span<const float> importance);
 
 }  // namespace fut

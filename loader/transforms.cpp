@@ -27,14 +27,6 @@ struct ShiftRange {
   static constexpr int kAny = 1 << 20;
   int lowest = -kAny, highest = kAny;
 
-  void admit(float value) {
-    if (value == 0) return;
-    lowest = std::max(lowest, std::numeric_limits<float>::min_exponent - 1 - std::ilogb(value));
-    highest = std::min(highest, std::numeric_limits<float>::max_exponent - 1 - std::ilogb(value));
-  }
-  void admit_row(const HostMatrix& w, std::int64_t row) {
-    for (std::int64_t c = 0; c < w.cols; ++c) admit(w.row(row)[c]);
-  }
   // Its counterpart is shifted the other way.
   [[nodiscard]] ShiftRange meet_opposite(const ShiftRange& other) const {
     return {std::max(lowest, -other.highest), std::min(highest, -other.lowest)};
@@ -42,6 +34,25 @@ struct ShiftRange {
   // Weights that are out of range already stay as they are.
   [[nodiscard]] int cut(int shift) const {
     return lowest > 0 || highest < 0 ? 0 : std::clamp(shift, lowest, highest);
+  }
+};
+
+// The sizes of a set of weights, zeros apart.
+struct SizeRange {
+  float least = std::numeric_limits<float>::infinity(), largest = 0;
+
+  void admit(float value) {
+    const float size = std::fabs(value);
+    least = size > 0 ? std::min(least, size) : least;
+    largest = std::max(largest, size);
+  }
+  void admit_row(const HostMatrix& w, std::int64_t row) {
+    for (std::int64_t c = 0; c < w.cols; ++c) admit(w.row(row)[c]);
+  }
+  [[nodiscard]] ShiftRange shifts() const {
+    if (largest == 0) return {};
+    return {std::numeric_limits<float>::min_exponent - 1 - std::ilogb(least),
+            std::numeric_limits<float>::max_exponent - 1 - std::ilogb(largest)};
   }
 };
 
@@ -122,14 +133,16 @@ double sum_at(std::span<const double> energies, const std::vector<std::int64_t>&
 
 // ---- gains --------------------------------------------------------------------------------------
 
-void fold_gain(HostMatrix& reader, std::span<const float> gain) {
+void fold_gain(HostMatrix& reader, std::span<const float> gain, const ParallelFor& parallel_for) {
   FUT_CHECK(std::ssize(gain) == reader.cols, "{} gains for the {} columns of {}", gain.size(),
             reader.cols, reader.name);
-  for (std::int64_t r = 0; r < reader.rows; ++r) {
-    for (std::int64_t c = 0; c < reader.cols; ++c) {
-      reader.row(r)[c] *= gain[static_cast<std::size_t>(c)];
+  run_parallel(parallel_for, reader.rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t c = 0; c < reader.cols; ++c) {
+        reader.row(r)[c] *= gain[static_cast<std::size_t>(c)];
+      }
     }
-  }
+  });
 }
 
 // ---- rotations ----------------------------------------------------------------------------------
@@ -193,68 +206,100 @@ std::vector<double> output_energies(const HostMatrix& w, std::span<const float> 
 std::vector<int> choose_qk_exponents(const HostMatrix& q_proj, const HostMatrix& k_proj,
                                      const AttentionShape& shape,
                                      std::span<const double> q_energies,
-                                     std::span<const double> k_energies) {
+                                     std::span<const double> k_energies,
+                                     const ParallelFor& parallel_for) {
   check_attention(q_proj, k_proj, shape);
   FUT_CHECK(std::ssize(q_energies) == q_proj.rows && std::ssize(k_energies) == k_proj.rows,
             "{} and {} energies for {} and {} rows", q_energies.size(), k_energies.size(),
             q_proj.rows, k_proj.rows);
-  std::vector<int> exponents;
+  const int pairs = shape.head_dim / 2;
+  std::vector<int> exponents(static_cast<std::size_t>(shape.num_kv_heads * pairs));
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     std::vector<double> k, q;
-    for (int pair = 0; pair < shape.head_dim / 2; ++pair) {
+    for (int pair = 0; pair < pairs; ++pair) {
       const PairRows rows = pair_rows(shape, head, pair);
       k.push_back(sum_at(k_energies, rows.k));
       q.push_back(sum_at(q_energies, rows.q));
     }
-    const std::vector<int> wanted = even_out(k, q);
-    for (int pair = 0; pair < shape.head_dim / 2; ++pair) {
-      const PairRows rows = pair_rows(shape, head, pair);
-      ShiftRange of_k, of_q;
+    std::ranges::copy(even_out(k, q), exponents.begin() + std::ptrdiff_t{head} * pairs);
+  }
+  run_parallel(parallel_for, std::ssize(exponents), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const PairRows rows =
+          pair_rows(shape, static_cast<int>(i) / pairs, static_cast<int>(i) % pairs);
+      SizeRange of_k, of_q;
       for (const std::int64_t row : rows.k) of_k.admit_row(k_proj, row);
       for (const std::int64_t row : rows.q) of_q.admit_row(q_proj, row);
-      exponents.push_back(of_k.meet_opposite(of_q).cut(wanted[static_cast<std::size_t>(pair)]));
+      int& exponent = exponents[static_cast<std::size_t>(i)];
+      exponent = of_k.shifts().meet_opposite(of_q.shifts()).cut(exponent);
+    }
+  });
+  return exponents;
+}
+
+std::vector<std::int32_t> qk_row_exponents(const AttentionShape& shape,
+                                           std::span<const int> exponents) {
+  const int pairs = shape.head_dim / 2;
+  const std::int64_t q_rows = std::int64_t{shape.num_q_heads} * shape.head_dim;
+  const std::int64_t k_rows = std::int64_t{shape.num_kv_heads} * shape.head_dim;
+  FUT_CHECK(std::ssize(exponents) == k_rows / 2, "{} exponents for {} rows of keys",
+            exponents.size(), k_rows);
+  std::vector<std::int32_t> of_rows(static_cast<std::size_t>(q_rows + k_rows));
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    for (int pair = 0; pair < pairs; ++pair) {
+      const PairRows rows = pair_rows(shape, head, pair);
+      const int shift = exponents[static_cast<std::size_t>(head * pairs + pair)];
+      for (const std::int64_t row : rows.k) of_rows[static_cast<std::size_t>(q_rows + row)] = shift;
+      for (const std::int64_t row : rows.q) of_rows[static_cast<std::size_t>(row)] = -shift;
     }
   }
-  return exponents;
+  return of_rows;
 }
 
 void apply_qk_exponents(HostMatrix& q_proj, HostMatrix& k_proj, const AttentionShape& shape,
                         std::span<const int> exponents) {
   check_attention(q_proj, k_proj, shape);
-  FUT_CHECK(std::ssize(exponents) == k_proj.rows / 2, "{} exponents for {} rows of {}",
-            exponents.size(), k_proj.rows, k_proj.name);
+  const std::vector<std::int32_t> shifts = qk_row_exponents(shape, exponents);
   for (const Mode mode : {Mode::Check, Mode::Apply}) {
-    for (int head = 0; head < shape.num_kv_heads; ++head) {
-      for (int pair = 0; pair < shape.head_dim / 2; ++pair) {
-        const PairRows rows = pair_rows(shape, head, pair);
-        const int shift = exponents[static_cast<std::size_t>(head * (shape.head_dim / 2) + pair)];
-        for (const std::int64_t row : rows.k) shift_row(k_proj, row, shift, mode);
-        for (const std::int64_t row : rows.q) shift_row(q_proj, row, -shift, mode);
+    for (std::int64_t r = 0; r < std::ssize(shifts); ++r) {
+      const int shift = shifts[static_cast<std::size_t>(r)];
+      if (r < q_proj.rows) {
+        shift_row(q_proj, r, shift, mode);
+      } else {
+        shift_row(k_proj, r - q_proj.rows, shift, mode);
       }
     }
   }
 }
 
 std::vector<int> choose_up_down_exponents(const HostMatrix& up_proj, const HostMatrix& down_proj,
-                                          std::span<const double> swiglu_energies) {
+                                          std::span<const double> swiglu_energies,
+                                          const ParallelFor& parallel_for) {
   FUT_CHECK(up_proj.rows == down_proj.cols && std::ssize(swiglu_energies) == up_proj.rows,
             "{} rows of {}, {} columns of {}, {} energies", up_proj.rows, up_proj.name,
             down_proj.cols, down_proj.name, swiglu_energies.size());
   const auto size = static_cast<std::size_t>(up_proj.rows);
   std::vector<double> columns(size);
-  std::vector<ShiftRange> of_down(size);
-  for (std::int64_t r = 0; r < down_proj.rows; ++r) {
-    for (std::size_t c = 0; c < size; ++c) {
-      const float value = down_proj.row(r)[c];
-      columns[c] += static_cast<double>(value) * value;
-      of_down[c].admit(value);
+  std::vector<ShiftRange> of_down(size), of_up(size);
+  run_parallel(parallel_for, up_proj.rows, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<SizeRange> sizes(static_cast<std::size_t>(end - begin));
+    for (std::int64_t r = 0; r < down_proj.rows; ++r) {
+      for (std::int64_t c = begin; c < end; ++c) {
+        const float value = down_proj.row(r)[c];
+        columns[static_cast<std::size_t>(c)] += static_cast<double>(value) * value;
+        sizes[static_cast<std::size_t>(c - begin)].admit(value);
+      }
     }
-  }
+    for (std::int64_t c = begin; c < end; ++c) {
+      of_down[static_cast<std::size_t>(c)] = sizes[static_cast<std::size_t>(c - begin)].shifts();
+      SizeRange row;
+      row.admit_row(up_proj, c);
+      of_up[static_cast<std::size_t>(c)] = row.shifts();
+    }
+  });
   std::vector<int> exponents = even_out(swiglu_energies, columns);
   for (std::size_t j = 0; j < size; ++j) {
-    ShiftRange of_up;
-    of_up.admit_row(up_proj, static_cast<std::int64_t>(j));
-    exponents[j] = of_up.meet_opposite(of_down[j]).cut(exponents[j]);
+    exponents[j] = of_up[j].meet_opposite(of_down[j]).cut(exponents[j]);
   }
   return exponents;
 }

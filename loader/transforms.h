@@ -18,7 +18,8 @@ namespace fut {
 
 // W <- W diag(gain), for a reader of an RMSNorm whose own gain becomes one. Exact where both were
 // BF16.
-void fold_gain(HostMatrix& reader, std::span<const float> gain);
+void fold_gain(HostMatrix& reader, std::span<const float> gain,
+               const ParallelFor& parallel_for = {});
 
 // ---- rotations ----------------------------------------------------------------------------------
 //
@@ -61,7 +62,11 @@ struct AttentionShape {
                                                    const HostMatrix& k_proj,
                                                    const AttentionShape& shape,
                                                    std::span<const double> q_energies,
-                                                   std::span<const double> k_energies);
+                                                   std::span<const double> k_energies,
+                                                   const ParallelFor& parallel_for = {});
+// What each row of q_proj and of k_proj below it is multiplied by, as an exponent.
+[[nodiscard]] std::vector<std::int32_t> qk_row_exponents(const AttentionShape& shape,
+                                                         std::span<const int> exponents);
 void apply_qk_exponents(HostMatrix& q_proj, HostMatrix& k_proj, const AttentionShape& shape,
                         std::span<const int> exponents);
 
@@ -69,7 +74,8 @@ void apply_qk_exponents(HostMatrix& q_proj, HostMatrix& k_proj, const AttentionS
 // the SwiGLU output, which is scaled with it (whoever holds its statistics scales them too).
 [[nodiscard]] std::vector<int> choose_up_down_exponents(const HostMatrix& up_proj,
                                                         const HostMatrix& down_proj,
-                                                        std::span<const double> swiglu_energies);
+                                                        std::span<const double> swiglu_energies,
+                                                        const ParallelFor& parallel_for = {});
 void apply_up_down_exponents(HostMatrix& up_proj, HostMatrix& down_proj,
                              std::span<const int> exponents);
 

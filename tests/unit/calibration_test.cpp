@@ -110,7 +110,7 @@ TEST_F(Calibration, FindsWhatTheOpsSee) {
   toy.runner.set_gate_up_proj({&w.gate_proj, &w.up_proj});
   std::vector<HostRows> qkv, o, gate_up, down, values;
   for (std::int64_t i = 0; i < hidden.num_windows(); ++i) {
-    const MatrixView<float> x = hidden.window(i);
+    const ActivationView x = hidden.window(i);
     qkv.push_back(toy.runner.normalised(x));
     toy.runner.attend(x);
     values.push_back(toy.runner.values());
@@ -164,9 +164,10 @@ TEST_F(Calibration, NormalisedInputsHaveMeanSquareOne) {
   double expected = 0;  // but for what eps takes off
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < hidden.num_windows(); ++i) {
-    const MatrixView<float> x = hidden.window(i);
+    const ActivationView x = hidden.window(i);
     for (std::int64_t t = 0; t < x.rows; ++t, ++tokens) {
-      const double mean = std::inner_product(x.row(t), x.row(t) + 128, x.row(t), 0.0) / 128;
+      const float* row = x.row<float>(t);
+      const double mean = std::inner_product(row, row + 128, row, 0.0) / 128;
       expected += mean / (mean + toy.config.rms_norm_eps);
     }
   }

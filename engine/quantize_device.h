@@ -1,0 +1,79 @@
+// Round to nearest on a device: a layer's weights come as float32 from the host, everything else is
+// computed where they lie, through the ops of kernels/ops_offline.h, and packed bytes come back.
+// Calibration runs in BF16 there, so that statistics differ from the host's in their last bits; from
+// the statistics on, every bit is the host's.
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "engine/calibration_sums.h"
+#include "engine/quantize_pack.h"
+
+namespace fut {
+
+// The sums of a layer over all windows, in the backend's memory.
+class DeviceSums {
+ public:
+  DeviceSums(Backend& backend, const ModelConfig& config);
+
+  void clear();
+  // One more window. Nothing of x is scaled.
+  void add(ColumnSums LayerSums::*member, ConstActivationView x);
+  [[nodiscard]] LayerSums download(std::int64_t tokens) const;
+
+ private:
+  struct Part {
+    ColumnSums LayerSums::*member;
+    std::int64_t begin, cols;
+  };
+  Backend& backend_;
+  std::vector<Part> parts_;
+  std::int64_t columns_ = 0;  // of all parts
+  DeviceBuffer squares_, largest_;
+};
+
+class DeviceQuantizer {
+ public:
+  // What is passed must outlive it. `backend` has offline_ops(). Takes the memory of one layer three
+  // times over in float32, at most. `tick` is called now and then; what it throws ends next().
+  DeviceQuantizer(Backend& backend, const WeightTransforms& weights, const ModelConfig& config,
+                  const PackedOptions& options, const CalibrationWindows& windows,
+                  std::function<void()> tick);
+
+  // Layers in order; `w` as WeightTransforms has it, `done` called with the number of weights of each
+  // matrix. `out` may have served before: its memory serves again. Throws Data as Calibrator and
+  // quantize_rtn.
+  using Reports = std::array<MatrixReport, kNumPackedMatrices>;
+  Reports next(const TransformedLayer& w, PackedLayer& out,
+               const std::function<void(std::uint64_t weights)>& done = {});
+
+ private:
+  void load(const TransformedLayer& w);
+  [[nodiscard]] LayerSums calibrate();
+  void shift(const LayerExponents& exponents);
+  void shift(PackedMatrix which, const std::vector<std::int32_t>& exponents, bool of_columns);
+  MatrixReport quantize(PackedMatrix which, std::span<const float> importance,
+                        PackedMatrixBytes& out);
+  void refuse_bad_weight(const PackedMatrixShape& shape, const std::string& name,
+                         const float* weights) const;
+  void pack_fp8(PackedMatrix which, const LayerStatistics& statistics, PackedMatrixBytes& out);
+  [[nodiscard]] MatrixView<float> matrix(PackedMatrix which) const;
+
+  Backend& backend_;
+  OfflineOps& ops_;
+  const ModelConfig& config_;
+  const PackedOptions& options_;
+  ParallelFor parallel_for_;
+  LayerRunner runner_;
+  HiddenStates hidden_;
+  DeviceSums sums_;
+  std::int64_t tokens_;
+  int next_layer_ = 0;
+  std::array<DeviceBuffer, kNumPackedMatrices> weights_;  // float32
+  // As large as the largest matrix needs them.
+  DeviceBuffer codes_, scales_, packed_, row_numbers_, row_energies_, importance_, exponents_;
+  DeviceBuffer first_bad_;
+};
+
+}  // namespace fut

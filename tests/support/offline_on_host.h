@@ -1,0 +1,14 @@
+// The CPU backend with what quantising asks of a device, done by the host's own code: how a device is
+// driven can be looked at bit by bit without one.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace fut::test {
+
+// On one thread.
+[[nodiscard]] std::unique_ptr<Backend> offline_cpu_backend();
+
+}  // namespace fut::test

@@ -93,18 +93,20 @@ TEST(Bench, ServesWhatLinesAskFor) {
 TEST(Bench, MeasuresPromptsToTheirFirstTokensAndByTheLayer) {
   const TempFolder folder;
   for (const char* prefill : {"fp8", "int4"}) {
-    const ProcessResult result = fut({"bench", "--device", "cpu", "--dummy", config_file(folder),
-                                      "--precision", "int4", "--prefill-weights", prefill,
-                                      "--prompts", "7,3x40,100", "--layers", "1", "-o", "json"});
+    const ProcessResult result =
+        fut({"bench", "--device", "cpu", "--dummy", config_file(folder), "--precision", "int4",
+             "--prefill-weights", prefill, "--prompts",
+             prefill == std::string("fp8") ? "7,3x40,100" : "7", "--layers", "1", "-o", "json"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const auto r = json_of(result);
     EXPECT_EQ(r.at("prefill_weights"), prefill);
-    ASSERT_EQ(r.at("prompts").size(), 3U);
+    const std::size_t count = r.at("prompts").size();
+    ASSERT_EQ(count, prefill == std::string("fp8") ? 3U : 1U);
     const struct {
       const char* name;
       int sequences, tokens;
     } packs[] = {{"7", 1, 7}, {"3x40", 3, 120}, {"100", 1, 100}};
-    for (std::size_t i = 0; i < 3; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const auto& row = r.at("prompts").at(i);
       EXPECT_EQ(row.at("prompts"), packs[i].name);
       EXPECT_EQ(row.at("sequences"), packs[i].sequences);
@@ -182,9 +184,9 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
                {{"--dummy", config, "--prompts", "4x"}, 2, "4x"},
                {{"--dummy", config, "--prompts", "12,,12"}, 2, "12,,12"},
                {{"--dummy", config, "--prompts", "-1"}, 2, "--prompts"},
-               {{"--dummy", config, "--prompts", "512"}, 2, "512 positions"},
+               {{"--dummy", config, "--precision", "bf16", "--prompts", "512"}, 2, "512 positions"},
                {{"--dummy", config, "--prompts", "5", "-d", "3"}, 2, "--prompts and -d"},
-               {{"--dummy", config, "--prompts", "5,6", "--serve", "-o", "jsonl"}, 2, "--serve"},
+               {{"--dummy", config, "--prompts", "5,6", "--serve"}, 2, "--serve"},
                {{"--layers", "3"}, 2, "--layers goes with --dummy"}};
   for (const auto& c : cases) {
     std::vector<std::string> words = {"bench", "--device", "cpu"};
@@ -192,7 +194,7 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
     const ProcessResult result = fut(words);
     EXPECT_EQ(result.exit_code, c.exit_code) << result.err;
     EXPECT_NE(result.err.find(c.part), std::string::npos) << result.err;
-    EXPECT_EQ(result.out.find("\"us"), std::string::npos) << result.out;
+    EXPECT_EQ(result.out, "");
   }
 }
 

@@ -83,7 +83,7 @@ TEST(Plan, WhatDoesNotFitIsExitCode4AndSaysWhatToChange) {
     EXPECT_EQ(plan_of(words).at("fits"), true) << what;
   }
   const ProcessResult text =
-      fut({"plan", "-m", "llama-3.1-70b", "--gpu", "h100"},
+      fut({"plan", "-m", "llama-3.1-70b", "--gpu", "h100", "--prefill-weights", "fp8"},
           with_variables({{"FUT_PRECISION", std::nullopt}, {"FUT_DEVICE", std::nullopt}}));
   EXPECT_EQ(text.exit_code, 4);
   expect_mentions(text.out, {"FP8 copy", "INT4 copy", "KV cache", "workspace", "graphs",
@@ -91,13 +91,16 @@ TEST(Plan, WhatDoesNotFitIsExitCode4AndSaysWhatToChange) {
 }
 
 TEST(Plan, TheLargestThatFitAreTheLast) {
-  const auto plan = plan_of({"-m", "llama-3.1-70b", "--gpu", "h200", "-c", "32768", "-b", "4"});
+  const auto plan = plan_of({"-m", "llama-3.1-70b", "--gpu", "h200", "--prefill-weights", "fp8",
+                             "-c", "32768", "-b", "4"});
   const std::string context = plan.at("largest_context").dump();
   const std::string batch = plan.at("largest_batch").dump();
   const int next_context = plan.at("largest_context").get<int>() + 1;
   const int next_batch = plan.at("largest_batch").get<int>() + 1;
   const auto with = [](const std::string& c, const std::string& b, int exit_code) {
-    (void)plan_of({"-m", "llama-3.1-70b", "--gpu", "h200", "-c", c, "-b", b}, exit_code);
+    (void)plan_of(
+        {"-m", "llama-3.1-70b", "--gpu", "h200", "--prefill-weights", "fp8", "-c", c, "-b", b},
+        exit_code);
   };
   with(context, "4", 0);
   with("32768", batch, 0);

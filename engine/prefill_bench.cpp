@@ -149,8 +149,8 @@ double PrefillBench::seconds_to_first_tokens() {
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t pass = std::min(kDefaultPrefillChunk, context_of(pack));
   const std::int64_t budget = std::min<std::int64_t>(kDefaultPassTokens, pack.tokens());
-  Scheduler scheduler = waiting(pack, kDefaultPrefillChunk, std::max(pass, budget),
-                                model_.config().vocab_size);
+  Scheduler scheduler =
+      waiting(pack, kDefaultPrefillChunk, std::max(pass, budget), model_.config().vocab_size);
   while (!scheduler.idle()) {
     const Batch batch = scheduler.next_batch();
     workspace_.upload(backend_, batch);

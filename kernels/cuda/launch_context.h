@@ -24,6 +24,8 @@ enum class ScratchUse {
   AttentionHistory,
   AttentionQueries,
   Sampling,
+  LayerCounters,
+  LayerResults,
   kCount
 };
 

@@ -26,6 +26,8 @@ struct NoRing {
 template <int D, int kGroups>
 class AttentionDecode {
  public:
+  using Ring = std::conditional_t<(kGroups > 0), CodedRing<D, (kGroups > 0 ? kGroups : 1)>, NoRing>;
+
   // Which of the blocks that share a sequence and KV head this one is, and where the addresses of the layer's
   // cache are kept: not in registers.
   __device__ __forceinline__ AttentionDecode(const AttentionDecodeArgs& args, std::uint8_t* shared,
@@ -50,7 +52,7 @@ class AttentionDecode {
     read_arguments();
     ptx::take_turn();
     load_batch();
-    ask_for_keys_and_make_queries<true>(ring);
+    ask_for_keys_and_make_queries(ring);
     __syncthreads();
     const AttentionResults<D, kGroups> results(args_, shared_, warp_, rank_, kv_head_, sequence_);
     State state;
@@ -73,20 +75,31 @@ class AttentionDecode {
     if constexpr (kGroups > 0) append();
   }
 
-  // As a part of a kernel whose blocks have more warps: leaves what the block's warps come to in
-  // shared memory, to be sent (AttentionResults::send_to()). All threads; a barrier of the block comes before
-  // and after. place: what append() has to know, in shared memory.
+  // As a part of a kernel whose blocks have more warps and know the batch. Three steps of all threads: keys are
+  // asked for, which need not wait for queries; a barrier of the block comes before, and before the next.
+  __device__ __forceinline__ void ask_for_keys(Ring& ring, int position, int first_page_entry,
+                                               int raw_slot) {
+    position_ = position;
+    first_page_entry_ = first_page_entry;
+    raw_slot_ = raw_slot;
+    if (warp_ >= kAttentionWarps) return;
+    first_split_ = (rank_ * kAttentionWarps + warp_) * args_.splits_of_warp;
+    find_keys();
+    stage_raw_rows();
+    ring.start(ids_, max(first_block_, 1), min(end_block_, num_blocks_ - 1));
+  }
+  // What append() has to know, in shared memory.
   struct Place {
     int position, raw_slot, page;
   };
-  __device__ __forceinline__ void attend_to_share(Place* place) {
-    const AttentionResults<D, kGroups> results(args_, shared_, warp_, rank_, kv_head_, sequence_);
-    load_batch();
+  // Leaves what the block's warps come to in shared memory, to be sent (AttentionResults::send_to()); a barrier
+  // of the block comes after.
+  __device__ __forceinline__ void attend_to_share(Ring& ring, Place* place) {
     if (warp_ < kAttentionWarps) {
-      Ring ring(args_, shared_, warp_, kv_head_, pages_);
-      first_split_ = (rank_ * kAttentionWarps + warp_) * args_.splits_of_warp;
-      ask_for_keys_and_make_queries<false>(ring);
+      QueryMaker<D, kGroups> maker(args_, shared_, warp_, kv_head_, sequence_);
+      maker.make();
       __syncthreads();
+      const AttentionResults<D, kGroups> results(args_, shared_, warp_, rank_, kv_head_, sequence_);
       State state;
       float pending[2];
       attend_to_splits(ring, results, state, pending);
@@ -95,8 +108,8 @@ class AttentionDecode {
       results.keep(state, pending);
     } else {
       if (warp_ == kAttentionWarps && rank_ + 1 == args_.cluster) {
-        find_own_page();
         load_step_rows();
+        find_own_page();
         store_step_rows();
         *place = {position_, raw_slot_, own_page_};
       }
@@ -138,23 +151,19 @@ class AttentionDecode {
 
  private:
   using State = AttentionState<D, kGroups>;
-  using Ring = std::conditional_t<(kGroups > 0), CodedRing<D, (kGroups > 0 ? kGroups : 1)>, NoRing>;
   static constexpr int kRowBytes = AttentionLayout::row_bytes(D);
   static constexpr int kStageBytes = 2 * 16 * kRowBytes;
   static constexpr int kPageBlocks = layout::kPageTokens / 16;
   static constexpr layout::KvPageInt4 kPage{1, D, kGroups > 0 ? D / kGroups : D};
 
-  // A barrier of the block comes before attend_to_splits(). kHasStepRows: the warp with the last split stores
-  // the step's rows as well.
-  template <bool kHasStepRows>
+  // A barrier of the block comes before attend_to_splits().
   __device__ __forceinline__ void ask_for_keys_and_make_queries(Ring& ring) {
     QueryMaker<D, kGroups> maker(args_, shared_, warp_, kv_head_, sequence_);
-    const bool has_step_rows =
-        kHasStepRows && first_split_ + args_.splits_of_warp == layout::kNumKvSplits;
+    const bool has_step_rows = first_split_ + args_.splits_of_warp == layout::kNumKvSplits;
     if (has_step_rows) load_step_rows();
     find_keys();
     if constexpr (kGroups > 0) {
-      if (kHasStepRows) find_own_page();
+      find_own_page();
       stage_raw_rows();
       ring.start(ids_, max(first_block_, 1), min(end_block_, num_blocks_ - 1));
       if (has_step_rows) store_step_rows();

@@ -60,8 +60,7 @@ class DecodeLayers {
 
   __device__ __forceinline__ void run() {
     ptx::wait_for_predecessors();
-    if (threadIdx.x < tokens_) kept().positions[threadIdx.x] = args_.positions[threadIdx.x];
-    __syncthreads();
+    look_at_batch();
     forget_largest(0);
 #pragma unroll 1
     for (layer_ = 0; layer_ < args_.num_layers; ++layer_) {
@@ -72,12 +71,13 @@ class DecodeLayers {
         if (is_last) ptx::let_successors_start();
         multiply(product);
         if (is_last) return;
-        grid_.meet();
+        grid_.arrive();
         if (product == kQkvProduct) {
           product = kQkvProduct;
           attend();
-          grid_.meet();
+          grid_.arrive();
         }
+        grid_.wait();
       }
     }
   }
@@ -85,11 +85,10 @@ class DecodeLayers {
  private:
   static constexpr int kPartSegments = layout::kNumKSegments / kDownParts;
 
-  // What an output needs besides its sums: cosine and sine, or what stands there and the largest of down's
-  // token. Nothing is done with them before they are used: that would wait for them.
+  // What an output needs besides its sums: cosine and sine, or what stands there. Nothing is done with them
+  // before they are used: that would wait for them.
   struct Inputs {
     float first = 0, second = 0;
-    unsigned largest = 0;
   };
 
   [[nodiscard]] __device__ __forceinline__ bool is_shared(int product) const {
@@ -119,15 +118,15 @@ class DecodeLayers {
     const int cols = columns(product);
     const int stride = 2 * cols + 16;
     std::uint8_t* rows = shared_ + args_.plan.layout.tokens - 2 * base;
-    const Inputs inputs = first_inputs(product, share.first_strip);
     stage(product, share, rows, stride);
     if (is_shared(product)) {
       __syncthreads();
     } else {
       __syncwarp();  // a warp reads what it wrote itself
     }
+    const Inputs inputs = first_inputs(product, share.first_strip);
     // A token past the last one reads the last one's, and its sums are dropped.
-    const int token = min(static_cast<int>(threadIdx.x) % 32 / 4, tokens_ - 1);
+    const int token = min(ptx::lane() / 4, tokens_ - 1);
     const Int4Products<Config> products(
         ptx::shared_address(rows) + token * stride,
         reinterpret_cast<float2*>(shared_ + args_.plan.layout.biases) +
@@ -193,7 +192,7 @@ class DecodeLayers {
       if (tokens_ == 1) {
         tokens.template stage<1, 2>(operand, segment, begin, end);
       } else {
-        tokens.template stage<8, 2>(operand, segment, begin, end);
+        tokens.template stage<4, 2>(operand, segment, begin, end);
       }
     } else {
       stage_ffn(segment, begin, end, rows, stride);
@@ -207,7 +206,7 @@ class DecodeLayers {
     const int column = warp_ / kPartSegments;
     const int first_token = shared ? share_begin(tokens_, column, kDownParts) : 0;
     const int end_token = shared ? share_begin(tokens_, column + 1, kDownParts) : tokens_;
-    const int lane = threadIdx.x % 32;
+    const int lane = ptx::lane();
     const unsigned amax = lane < tokens_ ? largest(layer_)[lane] : 0;
     const F16Operand operand{args_.ffn, args_.ffn_stride};
     const Int4Tokens tokens(rows, stride, end_token, nullptr);
@@ -216,6 +215,7 @@ class DecodeLayers {
     } else {
       tokens.template stage<2, 8>(operand, segment, begin, end, first_token);
     }
+    if (warp_ == 0 && lane < tokens_) kept().largest[lane] = amax;
     if (!__any_sync(0xFFFFFFFFU, amax != 0)) return;
     const ScaledFfnOperand scaled{operand, numbers(), args_.intermediate_size, largest(layer_)};
     tokens.template stage<1, 1>(scaled, segment, begin, end, first_token);
@@ -245,7 +245,7 @@ class DecodeLayers {
                                          const Inputs& first_ones) {
     const int count = (end - first) * 8 * tokens_;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += kInt4GemmThreads) {
+    for (int i = ptx::thread_index(); i < count; i += kInt4GemmThreads) {
       const Int4Output out = output(first, i);
       const bool is_known = is_first && i < kInt4GemmThreads;
       const Inputs inputs = is_known ? first_ones : inputs_of(product, out);
@@ -266,7 +266,7 @@ class DecodeLayers {
     const int in_strip = 16 * tokens_;
     const int count = (group.end_strip - group.first_strip) * in_strip;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += kInt4GemmThreads) {
+    for (int i = ptx::thread_index(); i < count; i += kInt4GemmThreads) {
       const int strip = group.first_strip + i / in_strip;
       int column = 0;
       while (strip >= group.part_begin(column + 1)) ++column;
@@ -279,7 +279,7 @@ class DecodeLayers {
     const int first = group.part_begin(group.part);
     const int end = group.part_begin(group.part + 1);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < (end - first) * 8 * tokens_; i += kInt4GemmThreads) {
+    for (int i = ptx::thread_index(); i < (end - first) * 8 * tokens_; i += kInt4GemmThreads) {
       const Int4Output out = output(first, i);
       const Inputs inputs = i < kInt4GemmThreads ? first_ones : inputs_of(kDownProduct, out);
       const float* rows =
@@ -292,9 +292,9 @@ class DecodeLayers {
   }
   __device__ __forceinline__ void meet_group(int group) const {
     __syncthreads();
-    if (threadIdx.x == 0) {
-      auto* counter = reinterpret_cast<unsigned long long*>(args_.counters + args_.places.parts +
-                                                            group * kCounterBytes);
+    if (ptx::thread_index() == 0) {
+      auto* counter = reinterpret_cast<unsigned long long*>(
+          args_.counters + args_.places.parts + static_cast<unsigned>(group) * kCounterBytes);
       const unsigned long long before = ptx::arrive_and_look(counter);
       ptx::wait_for_count(counter, before - before % kDownParts + kDownParts);
     }
@@ -311,7 +311,7 @@ class DecodeLayers {
       first_strip = group.part_begin(group.part);
       end = group.part_begin(group.part + 1);
     }
-    const int i = threadIdx.x;
+    const int i = ptx::thread_index();
     return i < (end - first_strip) * 8 * tokens_ ? inputs_of(product, output(first_strip, i))
                                                  : Inputs{};
   }
@@ -329,7 +329,6 @@ class DecodeLayers {
       const float* value = args_.residual + out.token * args_.residual_stride + row + out.g;
       if (row + out.g < args_.hidden_size) inputs.first = value[0];
       if (row + out.g + 8 < args_.hidden_size) inputs.second = value[8];
-      if (product == kDownProduct) inputs.largest = largest(layer_)[out.token];
     }
     return inputs;
   }
@@ -343,7 +342,8 @@ class DecodeLayers {
     } else {
       const int row = out.strip * layout::Int4Tile::kStripRows + out.g;
       float* value = args_.residual + out.token * args_.residual_stride + row;
-      const float power = ldexpf(1.0F, swiglu_exponent(__uint_as_float(inputs.largest)));
+      const unsigned amax = product == kDownProduct ? kept().largest[out.token] : 0;
+      const float power = ldexpf(1.0F, swiglu_exponent(__uint_as_float(amax)));
       if (row < args_.hidden_size) value[0] = inputs.first + lower * power;
       if (row + 8 < args_.hidden_size) value[8] = inputs.second + upper * power;
     }
@@ -399,29 +399,45 @@ class DecodeLayers {
     return reinterpret_cast<uint4*>(shared_ + args_.plan.layout.kept_rings) + 2 * warp;
   }
 
-  // Takes all registers: what is known is kept in shared memory meanwhile.
+  // What does not change from layer to layer, and is asked for in the middle of everything.
+  __device__ __forceinline__ void look_at_batch() const {
+    const int token = threadIdx.x;
+    if (token < tokens_) {
+      kept().positions[token] = args_.positions[token];
+      kept().first_pages[token] = args_.attention.kv_indptr[token];
+      kept().raw_slots[token] = args_.attention.raw_slots[token];
+    }
+    __syncthreads();
+  }
+
+  // Takes all registers: what is known is kept in shared memory meanwhile. The blocks' meeting for queries has
+  // begun, and ends here.
   __device__ __forceinline__ void attend() {
     weights_.keep(kept_ring(warp_));
-    if (threadIdx.x == 0) {
+    if (ptx::thread_index() == 0) {
       kept().layer = layer_;
+      kept().parity = parity_;
       kept().pages = args_.layers[layer_].pages;
       kept().raw = args_.layers[layer_].raw;
-      kept().parity = parity_;
       kept().unit = ptx::block_index();
     }
     __syncthreads();
+    if (kept().unit >= num_units()) grid_.wait();
 #pragma unroll 1
-    while (kept().unit < tokens_ * args_.attention.num_kv_heads * args_.attention.cluster) {
+    while (kept().unit < num_units()) {
       attend_to_share();
       hand_share_on();
       __syncthreads();
-      if (threadIdx.x == 0) kept().unit += static_cast<int>(gridDim.x);
+      if (ptx::thread_index() == 0) kept().unit += ptx::num_blocks();
       __syncthreads();
     }
     layer_ = kept().layer;
     parity_ = kept().parity;
     warp_ = ptx::warp_index();
     weights_.recall(kept_ring(warp_), shared_, warp_);
+  }
+  [[nodiscard]] __device__ __forceinline__ int num_units() const {
+    return tokens_ * args_.attention.num_kv_heads * args_.attention.cluster;
   }
 
   // A share of the splits of a sequence and KV head.
@@ -447,8 +463,16 @@ class DecodeLayers {
     return reinterpret_cast<typename AttentionDecode<D, 1>::Place*>(&kept().position);
   }
 
+  // Keys are under way while the last of the blocks comes with queries.
   __device__ __forceinline__ void attend_to_share() {
-    attention(share()).attend_to_share(place());
+    const Share s = share();
+    AttentionDecode<D, 1> own = attention(s);
+    typename AttentionDecode<D, 1>::Ring ring(args_.attention, shared_ + args_.plan.layout.tokens,
+                                              ptx::warp_index(), s.kv_head, kept().pages);
+    own.ask_for_keys(ring, kept().positions[s.sequence], kept().first_pages[s.sequence],
+                     kept().raw_slots[s.sequence]);
+    if (kept().unit == ptx::block_index()) grid_.wait();
+    own.attend_to_share(ring, place());
     __syncthreads();
   }
 
@@ -460,9 +484,9 @@ class DecodeLayers {
                              static_cast<std::int64_t>(s.item) * a.cluster * a.layout.slot_bytes;
     results(s).send_to(partials + s.rank * a.layout.slot_bytes);
     __syncthreads();
-    auto* counter = reinterpret_cast<unsigned long long*>(args_.counters + args_.places.arrivals +
-                                                          s.item * kCounterBytes);
-    if (threadIdx.x == 0) {
+    auto* counter = reinterpret_cast<unsigned long long*>(
+        args_.counters + args_.places.arrivals + static_cast<unsigned>(s.item) * kCounterBytes);
+    if (ptx::thread_index() == 0) {
       const unsigned long long before = ptx::arrive_and_look(counter);
       kept().comes_last = before + 1 == static_cast<unsigned>(a.cluster) ? 1 : 0;
     }
@@ -471,7 +495,7 @@ class DecodeLayers {
     own.append();
     __syncthreads();
     if (kept().comes_last == 0) return;
-    if (threadIdx.x == 0) *counter = 0;
+    if (ptx::thread_index() == 0) *counter = 0;
     results(s).collect(partials);
     __syncthreads();
     results(s).finish();

@@ -227,11 +227,11 @@ std::optional<DecodeLayersShape> decode_layers_shape(std::span<const LayerArgs> 
 DecodeLayersMemory decode_layers_memory(const DecodeLayersShape& s, const DecodeLayersPlan& plan,
                                         int num_blocks) {
   const int items = s.num_tokens * s.num_kv_heads;
-  const int groups = num_blocks / kDownParts;
+  const auto groups = static_cast<std::size_t>(num_blocks / kDownParts);
   DecodeLayersMemory m;
   m.largest = m.parts + groups * kCounterBytes;
   m.arrivals = m.largest + kCounterBytes;
-  m.counter_bytes = static_cast<std::size_t>(m.arrivals + items * kCounterBytes);
+  m.counter_bytes = m.arrivals + static_cast<std::size_t>(items) * kCounterBytes;
   m.numbers = m.states + static_cast<std::size_t>(items) *
                              static_cast<std::size_t>(plan.attention.cluster) *
                              static_cast<std::size_t>(plan.attention_layout.slot_bytes);

@@ -16,10 +16,10 @@ namespace fut::cuda {
 // The products of a layer, in their order.
 enum LayerProduct { kQkvProduct, kOProduct, kGateUpProduct, kDownProduct, kNumLayerProducts };
 
-inline constexpr int kMaxRunLayers = 96;   // of a launch: their addresses are parameters
-inline constexpr int kDownParts = 4;       // blocks that may share the sums of down's rows
-inline constexpr int kCounterBytes = 128;  // counters lie in cache lines of their own
-inline constexpr int kMaxLayerStages = 3;  // pieces of a warp's ring
+inline constexpr int kMaxRunLayers = 96;        // of a launch: their addresses are parameters
+inline constexpr int kDownParts = 4;            // blocks that may share the sums of down's rows
+inline constexpr unsigned kCounterBytes = 128;  // counters lie in cache lines of their own
+inline constexpr int kMaxLayerStages = 3;       // pieces of a warp's ring
 
 // Packed rows and columns of a product.
 struct LayerMatrix {
@@ -58,6 +58,9 @@ struct KeptState {
   int position = 0, raw_slot = 0, page = 0;  // of the sequence that is attended to
   int comes_last = 0;
   int positions[kFewTokens] = {};
+  int first_pages[kFewTokens] = {};  // where a sequence's pages begin in the table
+  int raw_slots[kFewTokens] = {};
+  unsigned largest[kFewTokens] = {};  // bits, of the ffn's tokens
 };
 
 struct DecodeLayersPlan {
@@ -92,9 +95,9 @@ struct DecodeLayersShape {
 // that meet at one.
 struct DecodeLayersMemory {
   // The grid's counter lies first.
-  int parts = kCounterBytes;  // counters [group of blocks]
-  int largest = 0;            // bits of |h| [parity of the layer][token]; 0: none above 2^15
-  int arrivals = 0;           // counters [sequence and KV head], 0 between launches
+  std::size_t parts = kCounterBytes;  // counters [group of blocks]
+  std::size_t largest = 0;   // bits of |h| [parity of the layer][token]; 0: none above 2^15
+  std::size_t arrivals = 0;  // counters [sequence and KV head], 0 between launches
   std::size_t counter_bytes = 0;
   std::size_t states = 0;    // [sequence and KV head][block][AttentionLayout::slot_bytes]
   std::size_t numbers = 0;   // float [token][channel]: gate and up before they are rounded

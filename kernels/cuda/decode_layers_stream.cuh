@@ -27,7 +27,7 @@ struct DownGroup {
   __device__ __forceinline__ explicit DownGroup(int num_strips)
       : index(ptx::block_index() / kDownParts),
         part(ptx::block_index() % kDownParts),
-        count(static_cast<int>(gridDim.x) / kDownParts),
+        count(ptx::num_blocks() / kDownParts),
         first_strip(index < count ? share_begin(num_strips, index, count) : num_strips),
         end_strip(index < count ? share_begin(num_strips, index + 1, count) : num_strips) {}
 
@@ -53,9 +53,8 @@ __device__ __forceinline__ Int4Share share_of(const DecodeLayersArgs& args, int 
     share.first_strip = group.part_begin(column);
     share.end_strip = group.part_begin(column + 1);
   } else {
-    share.first_strip = share_begin(m.num_strips, ptx::block_index(), static_cast<int>(gridDim.x));
-    share.end_strip =
-        share_begin(m.num_strips, ptx::block_index() + 1, static_cast<int>(gridDim.x));
+    share.first_strip = share_begin(m.num_strips, ptx::block_index(), ptx::num_blocks());
+    share.end_strip = share_begin(m.num_strips, ptx::block_index() + 1, ptx::num_blocks());
   }
   const int segment = segment_of(args, product, warp);
   share.first_group = layout::k_segment_begin(segment, m.num_groups);

@@ -60,9 +60,9 @@ TEST(Bench, TakesAModelAndShowsItsOps) {
     if (names.back() != "all layers") bytes += op.at("bytes").get<std::int64_t>();
     EXPECT_GT(op.at("us").get<double>(), 0) << names.back();
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"qkv_rope_append", "attention", "o_proj",
-                                             "gate_up_swiglu", "down_proj", "all layers", "lm_head",
-                                             "sample"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"qkv_rope_append", "attention", "o_proj", "gate_up_swiglu",
+                                      "down_proj", "all layers", "lm_head", "sample"}));
   EXPECT_EQ(bytes, r.at("step").at("bytes").get<std::int64_t>());
 }
 

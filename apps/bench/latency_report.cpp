@@ -208,7 +208,8 @@ void end_latency_report(const std::vector<LatencyRow>& rows, const BenchOptions&
                         Reporter& reporter) {
   if (reporter.format() == OutputFormat::Text) {
     reporter.text(
-        "\nfirst token: text, tokens, prompt, first draw. each token: all steps after it over "
+        "\nfirst token: text, tokens, prompt, first draw (of a batch, the last one's). each token: "
+        "all steps after it over "
         "their "
         "number.\n+-: half of the mean's 95 % interval. Prompts are random ordinary tokens, and no "
         "reply ends early.\n");

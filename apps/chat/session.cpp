@@ -206,6 +206,12 @@ void Session::settings_changed() {
   const bool keeps_seed = !options_.sampling.seed;
   if (keeps_seed) options_.sampling.seed = seed;
   sampling_ = resolve_sampling(options_.sampling, model_.folder.generation);
+  if (!keeps_seed) return;
+  // The one that was drawn goes on, and is still nobody's choice.
+  options_.sampling.seed.reset();
+  for (SamplingSetting& setting : sampling_.settings) {
+    if (setting.name == "seed") setting.origin = "random";
+  }
 }
 
 }  // namespace fut::app

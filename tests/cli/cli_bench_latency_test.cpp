@@ -135,6 +135,8 @@ TEST_F(BenchLatency, APictureIsDrawn) {
 TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   expect_failure(fut({"bench", "-m", model, "-o", "csv"}), 2, {"csv", "--end-to-end"});
   expect_failure(fut({"bench", "-m", model, "--plot", "x.svg"}), 2, {"--plot"});
+  expect_failure(bench({"-b", "2"}), 2, {"-b", "--end-to-end", "exclude"});
+  expect_failure(bench({"--compare", "a", "b"}), 2, {"--compare", "--end-to-end", "exclude"});
   expect_failure(bench({"-p", "5000"}), 2, {"5065", "1024"});
   expect_failure(bench({"-p", "0"}), 2, {"-p", "0"});
   expect_failure(bench({"--n-batch", "2", "--n-depth", "16"}), 2, {"--n-depth"});

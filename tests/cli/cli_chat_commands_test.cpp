@@ -146,6 +146,8 @@ TEST_F(ChatCommands, SettingsAreThoseOfTheCommandLine) {
     EXPECT_EQ(failed.exit_code, 2) << bad;
   }
   expect_mentions(chat("/set tempp 1\n").err, {"did you mean temp"});
+  // A seed that was drawn stays, and stays nobody's choice.
+  expect_mentions(chat("/set temp 0.5\n").err, {"(random)"});
   // One token a reply.
   const auto replies = json_of(chat("a\n/set n-predict 1\na\n", {"-o", "json"})).at("replies");
   EXPECT_EQ(replies.at(0).at("finish_reason"), "eos");
@@ -166,9 +168,8 @@ TEST_F(ChatCommands, TheSystemPromptCanChangeOnTheWay) {
 TEST_F(ChatCommands, StatusAndStatsTellWhatActsAndWhatItCost) {
   const ProcessResult result = chat("hello\nagain\n/status\n/stats\n", {"-sys", "be brief"});
   expect_success(result, "Hi\nHi\n");
-  expect_mentions(result.err,
-                  {model, "f32", "demo", "of 1024", "2 turns", "be brief", "not stored", "cached",
-                   "first token after", "tokens/s", "ended by eos", "all 2"});
+  expect_mentions(result.err, {model, "f32", "demo", "of 1024", "2 turns", "be brief", "not stored",
+                               "cached", "first token after", "tokens/s", "ended by eos", "all 2"});
 }
 
 TEST_F(ChatCommands, TokensAreShownAndWhatStoodToChoice) {

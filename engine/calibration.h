@@ -43,6 +43,10 @@ class Calibrator {
   // Throws Data, naming the layer, where activations are not finite.
   [[nodiscard]] CalibratedLayer next();
 
+  [[nodiscard]] HiddenStates& hidden() { return hidden_; }
+  // The next one is layer `index`; hidden() holds what the one before gave.
+  void go_on_at(int index) { next_layer_ = index; }
+
  private:
   const WeightTransforms& weights_;
   const ModelConfig& config_;

@@ -8,6 +8,7 @@
 
 #include "engine/parallel.h"
 #include "engine/quantize_gptq.h"
+#include "engine/quantize_state.h"
 #include "engine/quantize_stream.h"
 #include "engine/token_ids.h"
 #include "kernels/error.h"
@@ -21,13 +22,12 @@ class WeightCounter {
  public:
   WeightCounter(const ModelConfig& config, const QuantizeProgress& progress)
       : num_layers_(config.num_layers), progress_(progress) {
-    std::int64_t of_layer = 0;
     for (int m = 0; m < kNumPackedMatrices; ++m) {
       const PackedMatrixShape shape = packed_matrix_shape(config, static_cast<PackedMatrix>(m));
-      of_layer += std::int64_t{shape.rows} * shape.cols;
+      of_layer_ += static_cast<std::uint64_t>(std::int64_t{shape.rows} * shape.cols);
     }
     const std::int64_t of_vocabulary = std::int64_t{config.vocab_size} * config.hidden_size;
-    total_ = static_cast<std::uint64_t>(2 * of_vocabulary + num_layers_ * of_layer);
+    total_ = static_cast<std::uint64_t>(2 * of_vocabulary) + num_layers_ * of_layer_;
   }
 
   void begin(std::string stage) {
@@ -40,6 +40,11 @@ class WeightCounter {
     done_ += weights;
     report();
   }
+  // Embedding and first layers, which a run that was killed has done.
+  void skip(int layers) {
+    const std::uint64_t of_vocabulary = (total_ - num_layers_ * of_layer_) / 2;
+    done_ = of_vocabulary + layers * of_layer_;
+  }
   // Nothing new: so that the callback can stop what takes long.
   void tick() const { report(); }
 
@@ -51,6 +56,7 @@ class WeightCounter {
   int num_layers_;
   const QuantizeProgress& progress_;
   std::string stage_;
+  std::uint64_t of_layer_ = 0;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
@@ -121,12 +127,17 @@ class FolderQuantizer {
         options_(options),
         counter_(counter),
         parallel_for_(parallel_for),
+        writer_(writer),
         weights_(checkpoint, config, options, parallel_for),
         packer_(writer, weights_, config, options.group_size, parallel_for) {}
 
   void run(Backend& backend, const Windows& windows, ReportCard& card) {
-    counter_.begin("embedding");
-    packer_.append_embedding(count_);
+    if (writer_.resumed_tensors() > 0) {
+      counter_.skip(first_layer());
+    } else {
+      counter_.begin("embedding");
+      packer_.append_embedding(count_);
+    }
     if (backend.offline_ops() != nullptr) {
       run_on_device(backend, windows, card);
     } else {
@@ -137,11 +148,23 @@ class FolderQuantizer {
   }
 
  private:
+  // Where a killed run came to: the embedding is one tensor more.
+  [[nodiscard]] int first_layer() const {
+    return static_cast<int>(writer_.resumed_tensors()) / kNumPackedLayerTensors;
+  }
+  void restore(ReportCard& card, std::span<HiddenStates* const> hidden) const {
+    if (writer_.resumed_tensors() > 0) restore_state(writer_.resumed_state(), card, hidden);
+  }
+
   void run_on_device(Backend& backend, const Windows& windows, ReportCard& card) {
     DeviceQuantizer quantizer(backend, weights_, config_, options_, windows.statistics, tick_);
+    HiddenStates* hidden = &quantizer.hidden();
+    restore(card, {&hidden, 1});
+    quantizer.go_on_at(first_layer());
     const LayerProgress progress{[&](int layer) { counter_.begin_layer(layer); },
                                  [&](std::uint64_t weights) { counter_.add(weights); }};
-    stream_layers(quantizer, weights_, config_.num_layers, packer_, card, progress);
+    stream_layers(quantizer, weights_, {first_layer(), config_.num_layers}, packer_, card,
+                  progress);
   }
 
   void run_on_host(Backend& backend, const Windows& windows, ReportCard& card) {
@@ -155,16 +178,21 @@ class FolderQuantizer {
       gptq = std::make_unique<SequentialGptq>(backend, weights_, *quantised_runner, runner,
                                               windows.gptq, gptq_options(options_), parallel_for_);
     }
-    for (int i = 0; i < config_.num_layers; ++i) {
+    std::vector<HiddenStates*> hidden = {&calibrator.hidden()};
+    if (gptq) hidden.insert(hidden.end(), {gptq->hidden()[0], gptq->hidden()[1]});
+    restore(card, hidden);
+    calibrator.go_on_at(first_layer());
+    for (int i = first_layer(); i < config_.num_layers; ++i) {
       counter_.begin_layer(i);
       CalibratedLayer calibrated = calibrator.next();
       const StackedLayer layer = stack_layer(std::move(calibrated.weights), i);
       const QuantizedLayer quantized =
           gptq ? gptq->next(layer, count_)
                : quantize_layer_rtn(layer, calibrated.statistics, options_, parallel_for_, count_);
-      packer_.append_layer(
-          i, pack_layer(config_, layer, quantized, calibrated.statistics, parallel_for_));
       add_reports(card, quantized);
+      packer_.append_layer(
+          i, pack_layer(config_, layer, quantized, calibrated.statistics, parallel_for_),
+          save_state(card, hidden));
     }
   }
 
@@ -172,6 +200,7 @@ class FolderQuantizer {
   const PackedOptions& options_;
   WeightCounter& counter_;
   const ParallelFor& parallel_for_;
+  PackedWriter& writer_;
   WeightTransforms weights_;
   TensorPacker packer_;
   MatrixDone count_ = [this](const HostMatrix& w) { counter_.add(w); };
@@ -197,7 +226,8 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
   counter.begin("reading the source");
   PackedWriter writer(
       target, {options, identify_source(source, IdentityDepth::Full, sha256_hex, parallel_for)},
-      packed_tensors(config, options.group_size, true), overwrite);
+      packed_tensors(config, options.group_size, true), overwrite,
+      backend.offline_ops() != nullptr ? "on a device" : "on the host");
   FolderQuantizer(checkpoint, config, options, writer, counter, parallel_for)
       .run(backend, windows, card);
   writer.copy_companions(source);

@@ -143,6 +143,8 @@ void DeviceQuantizer::load(const TransformedLayer& w) {
   load_matrix(PackedMatrix::OProj, {&w.o_proj});
   load_matrix(PackedMatrix::GateUpProj, {&w.gate_proj, &w.up_proj});
   load_matrix(PackedMatrix::DownProj, {&w.down_proj});
+  backend_
+      .synchronize();  // ops take weights for what nobody writes, and read them ahead of their turn
 }
 
 LayerSums DeviceQuantizer::calibrate() {

@@ -48,6 +48,10 @@ class DeviceQuantizer {
   Reports next(const TransformedLayer& w, PackedLayer& out,
                const std::function<void(std::uint64_t weights)>& done = {});
 
+  // As of Calibrator.
+  [[nodiscard]] HiddenStates& hidden() { return hidden_; }
+  void go_on_at(int index) { next_layer_ = index; }
+
  private:
   void load(const TransformedLayer& w);
   [[nodiscard]] LayerSums calibrate();

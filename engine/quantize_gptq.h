@@ -3,6 +3,7 @@
 // loader/gptq.h.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string_view>
 
@@ -26,6 +27,11 @@ class SequentialGptq {
 
   // Throws Data as factor_hessian and quantize_gptq.
   [[nodiscard]] QuantizedLayer next(const StackedLayer& layer, const MatrixDone& done = {});
+
+  // Of both streams: all that is kept from one layer to the next.
+  [[nodiscard]] std::array<HiddenStates*, 2> hidden() {
+    return {&quantised_.hidden, &original_.hidden};
+  }
 
  private:
   struct Stream {

@@ -37,8 +37,9 @@ class TensorPacker {
   // Weights done, of `config.vocab_size` x hidden_size.
   using RowsDone = std::function<void(const HostMatrix& rows)>;
   void append_embedding(const RowsDone& done = {});
-  // Layers in order.
-  void append_layer(int index, const PackedLayer& layer);
+  // Layers in order. `state` is what their author needs to go on after this one, see
+  // PackedWriter::save_progress.
+  void append_layer(int index, const PackedLayer& layer, std::span<const std::byte> state);
   void append_head(const RowsDone& done = {});
 
  private:

@@ -35,7 +35,7 @@ std::vector<std::int32_t> count_up(std::int64_t count) {
 
 HiddenStates::HiddenStates(Backend& backend, const WeightTransforms& weights,
                            const CalibrationWindows& windows, DType type)
-    : begins_{0}, type_(type) {
+    : backend_(&backend), begins_{0}, type_(type) {
   for (const auto& window : windows) begins_.push_back(begins_.back() + std::ssize(window));
   for (std::size_t i = 0; i < windows.size(); ++i) {
     HostMatrix rows = weights.embedding(windows[i]);
@@ -60,6 +60,18 @@ ActivationView HiddenStates::window(std::int64_t index) const {
   const std::int64_t end = begins_[static_cast<std::size_t>(index + 1)];
   return {data_.as<std::byte>() + bytes_of(type_, begin * hidden_), type_, end - begin, hidden_,
           hidden_};
+}
+
+std::vector<std::byte> HiddenStates::save() const {
+  std::vector<std::byte> bytes(data_.bytes());
+  if (!bytes.empty()) backend_->download(bytes, data_.as<void>());
+  return bytes;
+}
+
+void HiddenStates::restore(std::span<const std::byte> bytes) {
+  FUT_CHECK(bytes.size() == data_.bytes(), "{} bytes of hidden states for {}", bytes.size(),
+            data_.bytes());
+  if (!bytes.empty()) backend_->upload(data_.as<void>(), bytes);
 }
 
 // ---- the runner ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <vector>
 
 #include "engine/quantize_weights.h"
@@ -38,7 +39,12 @@ class HiddenStates {
   [[nodiscard]] std::int64_t num_windows() const { return std::ssize(begins_) - 1; }
   [[nodiscard]] ActivationView window(std::int64_t index) const;
 
+  // All of them as bytes, and back from such.
+  [[nodiscard]] std::vector<std::byte> save() const;
+  void restore(std::span<const std::byte> bytes);
+
  private:
+  Backend* backend_;
   std::vector<std::int64_t> begins_;  // first token of each window, and the number of tokens
   std::int64_t hidden_ = 0;
   DType type_;

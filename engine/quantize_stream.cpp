@@ -4,28 +4,31 @@
 
 #include <future>
 
+#include "engine/quantize_state.h"
+
 namespace fut {
 
-void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, int num_layers,
+void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, LayerRange layers,
                    TensorPacker& packer, ReportCard& card, const LayerProgress& progress) {
   const auto read = [&weights](int index, TransformedLayer memory) {
     weights.read_layer(index, memory);
     return memory;
   };
-  const auto write = [&packer](int index, PackedLayer layer) {
-    packer.append_layer(index, layer);
+  const auto write = [&packer](int index, PackedLayer layer, std::vector<std::byte> state) {
+    packer.append_layer(index, layer, state);
     return layer;
   };
+  if (layers.begin == layers.end) return;
   TransformedLayer spare_weights;
   PackedLayer spare_bytes;
   // Their destructors wait for the threads.
   std::future<PackedLayer> writing;
   std::future<TransformedLayer> reading =
-      std::async(std::launch::async, read, 0, TransformedLayer());
-  for (int i = 0; i < num_layers; ++i) {
+      std::async(std::launch::async, read, layers.begin, TransformedLayer());
+  for (int i = layers.begin; i < layers.end; ++i) {
     progress.begin(i);
     TransformedLayer layer = reading.get();
-    if (i + 1 < num_layers) {
+    if (i + 1 < layers.end) {
       reading = std::async(std::launch::async, read, i + 1, std::move(spare_weights));
     }
     PackedLayer packed = std::move(spare_bytes);
@@ -33,7 +36,9 @@ void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, 
     card.matrices.insert(card.matrices.end(), reports.begin(), reports.end());
     spare_weights = std::move(layer);
     if (writing.valid()) spare_bytes = writing.get();
-    writing = std::async(std::launch::async, write, i, std::move(packed));
+    HiddenStates* hidden = &quantizer.hidden();
+    writing =
+        std::async(std::launch::async, write, i, std::move(packed), save_state(card, {&hidden, 1}));
   }
   writing.get();
 }

@@ -14,9 +14,12 @@ struct LayerProgress {
   std::function<void(std::uint64_t weights)> add;
 };
 
-// Appends all layers to `packer` and their reports to `card`. Throws as DeviceQuantizer::next, what
-// reading and writing throw, and what `progress` throws.
-void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, int num_layers,
+// Appends layers [begin, end) to `packer` and their reports to `card`, which `quantizer` is ready
+// for. Throws as DeviceQuantizer::next, what reading and writing throw, and what `progress` throws.
+struct LayerRange {
+  int begin, end;
+};
+void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, LayerRange layers,
                    TensorPacker& packer, ReportCard& card, const LayerProgress& progress);
 
 }  // namespace fut

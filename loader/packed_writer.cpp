@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
 #include "kernels/check.h"
 #include "loader/crc32c.h"
 #include "loader/mapped_file.h"
 #include "loader/packed_model.h"
+#include "loader/packed_progress.h"
 #include "loader/safetensors.h"
 
 namespace fut {
@@ -22,10 +24,17 @@ constexpr std::uint64_t kDataAlignment = 64;  // of the first byte of data
 constexpr std::uint64_t kReportBase = 16U << 10;
 constexpr std::uint64_t kReportPerTensor = 512;
 
-std::uint64_t data_bytes(const std::vector<PackedTensor>& tensors) {
+constexpr std::uint64_t kPieceBytes = 1U << 20;  // of a copy
+
+// Of the first `count` tensors.
+std::uint64_t first_bytes(const std::vector<PackedTensor>& tensors, std::size_t count) {
   std::uint64_t total = 0;
-  for (const PackedTensor& tensor : tensors) total += tensor_bytes(tensor);
+  for (std::size_t i = 0; i < count; ++i) total += tensor_bytes(tensors[i]);
   return total;
+}
+
+std::uint64_t data_bytes(const std::vector<PackedTensor>& tensors) {
+  return first_bytes(tensors, tensors.size());
 }
 
 PackedTensor checksum_tensor(const std::vector<PackedTensor>& tensors) {
@@ -86,7 +95,8 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }  // namespace
 
 PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMetadata& metadata,
-                           std::vector<PackedTensor> tensors, bool overwrite)
+                           std::vector<PackedTensor> tensors, bool overwrite,
+                           std::string_view resume_key)
     : folder_(resolved_target(folder)),
       overwrite_(overwrite),
       metadata_(metadata),
@@ -99,12 +109,73 @@ PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMeta
   const std::uint64_t data_begin = (least + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
   header_bytes_ = data_begin - kSafetensorsPrefixBytes;
 
-  partial_ = std::make_unique<PartialFolder>(folder_);
-  file_ = std::make_unique<OutputFile>(partial_->path() / kModelFileName,
-                                       data_begin + data_bytes(tensors_));
+  if (!resume_key.empty()) {
+    resume_key_ = fmt::format("{} {} {} {}", kPackedVersion, resume_key,
+                              options_json(metadata_.options), identity_json(metadata_.source));
+  }
+  partial_ = std::make_unique<PartialFolder>(
+      folder_, [this](const std::filesystem::path& abandoned) { return take_up(abandoned); });
+  const std::filesystem::path file = partial_->path() / kModelFileName;
+  const std::uint64_t size = data_begin + data_bytes(tensors_);
+  if (partial_->was_taken_up()) {
+    current_ = resumed_tensors_;
+    file_ = std::make_unique<OutputFile>(file, size, data_begin + first_bytes(tensors_, current_));
+    return;
+  }
+  resumed_tensors_ = 0;
+  resumed_state_.clear();
+  checksums_ = {};
+  file_ = std::make_unique<OutputFile>(file, size);
   // Blanks for now: until the end this is no safetensors file.
   const std::string blanks(static_cast<std::size_t>(data_begin), ' ');
   file_->write(bytes_of(blanks));
+}
+
+bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
+  if (resume_key_.empty()) return false;
+  std::optional<PackedProgress> progress = read_progress(abandoned);
+  if (!progress || progress->key != resume_key_ || progress->tensors + 1 >= tensors_.size()) {
+    return false;
+  }
+  resumed_tensors_ = static_cast<std::size_t>(progress->tensors);
+  try {
+    const MappedFile file = MappedFile::open(abandoned / kModelFileName);
+    const std::uint64_t begin = kSafetensorsPrefixBytes + header_bytes_;
+    const std::uint64_t end = begin + first_bytes(tensors_, resumed_tensors_);
+    if (file.size() < end) return false;
+    checksums_ = {};
+    std::vector<std::byte> piece(kPieceBytes);
+    for (std::uint64_t at = begin; at < end; at += kPieceBytes) {
+      const auto count = static_cast<std::size_t>(std::min(kPieceBytes, end - at));
+      file.read(at, std::span(piece).first(count));
+      checksums_.add(std::span(piece).first(count));
+    }
+  } catch (const Error&) {  // it goes the way of what cannot be gone on with
+    return false;
+  }
+  if (checksums_.chunks() != progress->chunks) return false;
+  // What comes after the tensors is written once more.
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(abandoned, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name != kModelFileName && name != kProgressName) {
+      std::filesystem::remove(entry.path(), ignored);
+    }
+  }
+  resumed_state_ = std::move(progress->state);
+  return true;
+}
+
+void PackedWriter::save_progress(std::span<const std::byte> state) {
+  FUT_CHECK(partial_ != nullptr && appended_ == 0, "{} bytes of {} are there", appended_,
+            tensors_[current_].name);
+  if (resume_key_.empty()) return;
+  try {
+    write_progress(partial_->path(), {resume_key_, current_, checksums_.chunks(),
+                                      std::vector<std::byte>(state.begin(), state.end())});
+  } catch (const Error&) {  // no room: a kill costs all that is done then
+    resume_key_.clear();
+  }
 }
 
 PackedWriter::~PackedWriter() = default;
@@ -148,13 +219,12 @@ void PackedWriter::append(std::string_view tensor, std::span<const std::byte> by
 }
 
 void PackedWriter::copy_companions(const std::filesystem::path& source) {
-  constexpr std::uint64_t kPiece = 1U << 20;
-  std::vector<std::byte> piece(kPiece);
+  std::vector<std::byte> piece(kPieceBytes);
   for (const std::string& name : list_companions(source)) {
     const MappedFile from = MappedFile::open(source / name);
     OutputFile to(partial_->path() / name, from.size());
-    for (std::uint64_t begin = 0; begin < from.size(); begin += kPiece) {
-      const auto count = static_cast<std::size_t>(std::min(kPiece, from.size() - begin));
+    for (std::uint64_t begin = 0; begin < from.size(); begin += kPieceBytes) {
+      const auto count = static_cast<std::size_t>(std::min(kPieceBytes, from.size() - begin));
       from.read(begin, std::span(piece).first(count));
       to.write(std::span(piece).first(count));
     }
@@ -189,6 +259,8 @@ void PackedWriter::finish(std::string_view report_json) {
   file_->write(encode_checksums({checksums_.chunks(), crc32c(bytes_of(header))}));
   file_->write_at(0, bytes_of(header));
   file_->close();
+  std::error_code ignored;  // there may be none
+  std::filesystem::remove(partial_->path() / kProgressName, ignored);
   check_target(folder_, overwrite_);
   partial_->publish(overwrite_);
   partial_.reset();

@@ -10,7 +10,8 @@
 //
 // Everything is written to FOLDER.partial-PID-RANDOM beside the folder and renamed when it is
 // complete and on the disk. A writer that ends early removes its partial folder; what killed
-// processes left is removed, or given its name back, by the next writer of the same folder.
+// processes left is taken up by the next writer of the same folder where that would write the same
+// bytes (see save_progress), else removed, or given its name back.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +46,10 @@ class PackedWriter {
   // An existing `folder` is refused unless it is empty, or `overwrite` is set and it is a packed
   // folder. Throws Data (existing folder) or Runtime (no space, no permission: path, bytes that are
   // needed and that are free, reason).
+  // `resume_key` says in which way tensors are computed, beside what metadata says: with the same
+  // one what a killed writer saved is taken up. Empty: nothing is.
   PackedWriter(const std::filesystem::path& folder, const PackedMetadata& metadata,
-               std::vector<PackedTensor> tensors, bool overwrite);
+               std::vector<PackedTensor> tensors, bool overwrite, std::string_view resume_key = {});
   PackedWriter(const PackedWriter&) = delete;
   PackedWriter& operator=(const PackedWriter&) = delete;
   ~PackedWriter();
@@ -54,6 +57,14 @@ class PackedWriter {
   // The next bytes of the tensor whose turn it is; a tensor may come in pieces. Throws Runtime as
   // above.
   void append(std::string_view tensor, std::span<const std::byte> bytes);
+
+  // Between two tensors: those so far are complete, and `state` is what their author needs to go on
+  // after them. Nothing without a resume_key,
+  // and from where there is no room for it on.
+  void save_progress(std::span<const std::byte> state);
+  // What was taken up: complete tensors, 0 for a new file; and the state saved after them.
+  [[nodiscard]] std::size_t resumed_tensors() const { return resumed_tensors_; }
+  [[nodiscard]] std::span<const std::byte> resumed_state() const { return resumed_state_; }
 
   // list_companions(source), byte for byte.
   void copy_companions(const std::filesystem::path& source);
@@ -68,6 +79,10 @@ class PackedWriter {
   void finish(std::string_view report_json);
 
  private:
+  // Whether what lies in an abandoned folder can be gone on with; fills the members that say how far
+  // it is.
+  bool take_up(const std::filesystem::path& abandoned);
+
   // The header with a report, without the blanks that follow it.
   [[nodiscard]] std::string header_json(std::string_view report) const;
 
@@ -79,6 +94,9 @@ class PackedWriter {
   std::size_t current_ = 0;            // the tensor whose turn it is
   std::uint64_t appended_ = 0;         // bytes of it
   ChunkChecksums checksums_;
+  std::string resume_key_;  // all of it
+  std::size_t resumed_tensors_ = 0;
+  std::vector<std::byte> resumed_state_;
   std::unique_ptr<PartialFolder> partial_;  // nullptr: finished
   std::unique_ptr<OutputFile> file_;
 };

@@ -150,6 +150,13 @@ OutputFile::OutputFile(const std::filesystem::path& path, std::uint64_t expected
   }
 }
 
+OutputFile::OutputFile(const std::filesystem::path& path, std::uint64_t expected_bytes,
+                       std::uint64_t written)
+    : path_(path), expected_bytes_(expected_bytes), written_(written) {
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail("cannot be opened", 0, errno);
+}
+
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
@@ -220,7 +227,8 @@ void restore_replaced(const std::filesystem::path& final_path) {
   if (!replaced.empty()) (void)::rename(replaced.front().c_str(), final_path.c_str());
 }
 
-PartialFolder::PartialFolder(const std::filesystem::path& final_path) : final_path_(final_path) {
+PartialFolder::PartialFolder(const std::filesystem::path& final_path, const Serves& serves)
+    : final_path_(final_path) {
   std::error_code error;
   std::filesystem::create_directories(final_path.parent_path(), error);
   if (error) {
@@ -229,11 +237,34 @@ PartialFolder::PartialFolder(const std::filesystem::path& final_path) : final_pa
                           next_step(error.value()));
   }
   for (const std::filesystem::path& abandoned : list_abandoned(final_path, kPartial)) {
-    std::filesystem::remove_all(abandoned, error);
+    if (was_taken_up_ || !serves || !serves(abandoned)) {
+      std::filesystem::remove_all(abandoned, error);
+    } else {
+      was_taken_up_ = take_up(abandoned);
+    }
   }
+  if (!was_taken_up_) make();
+}
+
+bool PartialFolder::take_up(const std::filesystem::path& abandoned) {
+  const int lock = lock_folder(abandoned);
+  if (lock < 0) return false;
+  std::filesystem::path own = final_path_;
+  own += own_suffix(kPartial, std::random_device()());
+  if (::rename(abandoned.c_str(), own.c_str()) != 0) {
+    ::close(lock);
+    return false;
+  }
+  lock_ = lock;
+  path_ = own;
+  return true;
+}
+
+void PartialFolder::make() {
+  std::error_code error;
   std::random_device random;
   do {
-    path_ = final_path;
+    path_ = final_path_;
     path_ += own_suffix(kPartial, random());
     constexpr mode_t kMode = 0777;  // less the user's mask
     error = ::mkdir(path_.c_str(), kMode) == 0 ? std::error_code()

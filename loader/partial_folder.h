@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 
 namespace fut {
@@ -15,6 +16,9 @@ class OutputFile {
  public:
   // Takes the space for `expected_bytes` at once where the file system can.
   OutputFile(const std::filesystem::path& path, std::uint64_t expected_bytes);
+  // A file that another process began: its first `written` bytes stay.
+  OutputFile(const std::filesystem::path& path, std::uint64_t expected_bytes,
+             std::uint64_t written);
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();
@@ -36,15 +40,18 @@ class OutputFile {
 class PartialFolder {
  public:
   // Makes NAME.partial-PID-RANDOM beside `final_path`, and the folders above it where they are
-  // missing; removes the partial folders that dead processes left beside it, and nothing that has
-  // another name than they. Throws Runtime.
-  explicit PartialFolder(const std::filesystem::path& final_path);
+  // missing; or takes up one that a dead process left, of which `serves` says that it can go on.
+  // Removes the others that dead processes left beside it, and nothing that has another name than
+  // they. Throws Runtime.
+  using Serves = std::function<bool(const std::filesystem::path& abandoned)>;
+  explicit PartialFolder(const std::filesystem::path& final_path, const Serves& serves = {});
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
   // Removes it with all its files unless it was published.
   ~PartialFolder();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] bool was_taken_up() const { return was_taken_up_; }
 
   // Gives the folder its name, in one step. What has the name already must be an empty folder, or
   // is put aside in the same step and removed where `replace` is set. Its files must be closed.
@@ -52,8 +59,13 @@ class PartialFolder {
   void publish(bool replace);
 
  private:
+  // Gives an abandoned folder a name of this process. False: another one was faster.
+  bool take_up(const std::filesystem::path& abandoned);
+  void make();
+
   std::filesystem::path final_path_;
   std::filesystem::path path_;
+  bool was_taken_up_ = false;
   int lock_ = -1;  // held as long as the process lives: says that the folder is in use
 };
 

@@ -1,7 +1,11 @@
 // A whole folder: what lies in it, what it depends on, and what is left of it where it fails.
 #include <algorithm>
+#include <csignal>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <map>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/quantize.h"
 #include "engine/quantize_layer.h"
@@ -236,6 +240,71 @@ TEST_F(QuantizeFolder, LeavesNothingWhereItIsStopped) {
     const auto left = std::distance(std::filesystem::directory_iterator(folder_.path()), {});
     EXPECT_EQ(left, 1) << "the source alone, stopped at " << where;
   }
+}
+
+// ---- a killed run -------------------------------------------------------------------------------
+
+// In a process of its own, which ends itself when `stage` begins.
+void quantize_and_die(const std::filesystem::path& source, const std::filesystem::path& target,
+                      const PackedOptions& options, std::string_view stage) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    quantize(source, target, options, 1, [&](std::string_view now, std::uint64_t, std::uint64_t) {
+      if (now == stage) ::raise(SIGKILL);
+    });
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "was not killed when " << stage << " began";
+}
+
+// The stages of a run that is not stopped.
+std::vector<std::string> stages_of(const std::filesystem::path& source,
+                                   const std::filesystem::path& target,
+                                   const PackedOptions& options) {
+  std::vector<std::string> stages;
+  quantize(source, target, options, 1, [&](std::string_view stage, std::uint64_t, std::uint64_t) {
+    if (stages.empty() || stages.back() != stage) stages.emplace_back(stage);
+  });
+  return stages;
+}
+
+TEST_F(QuantizeFolder, GoesOnWhereAKilledRunWas) {
+  for (const QuantMethod method : {QuantMethod::Rtn, QuantMethod::Gptq}) {
+    const PackedOptions options = folder_options(method);
+    const std::filesystem::path whole = folder_ / fmt::format("whole-{}", method_name(method));
+    quantize(source_, whole, options);
+    const auto expected = files_in(whole);
+    for (const char* stage : {"layer 2 of 2", "head"}) {
+      SCOPED_TRACE(stage);
+      std::filesystem::remove_all(target_);
+      quantize_and_die(source_, target_, options, stage);
+      EXPECT_FALSE(std::filesystem::exists(target_));
+      EXPECT_EQ(stages_of(source_, target_, options).at(1), stage) << "after the source was read";
+      EXPECT_EQ(files_in(target_), expected);
+    }
+  }
+}
+
+TEST_F(QuantizeFolder, BeginsAnewWhereAKilledRunHadOtherOptionsOrIsDamaged) {
+  PackedOptions other = folder_options();
+  other.balance_qk = false;
+  quantize_and_die(source_, target_, other, "head");
+  EXPECT_EQ(stages_of(source_, target_, folder_options()).at(1), "embedding");
+  std::filesystem::remove_all(target_);
+
+  quantize_and_die(source_, target_, other, "head");
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    if (entry.path().filename().string().find(".partial-") == std::string::npos) continue;
+    const std::filesystem::path damaged = entry.path() / "model.safetensors";
+    std::fstream file(damaged, std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(damaged) / 2));
+    file << "another text than what was written here";
+  }
+  EXPECT_EQ(stages_of(source_, target_, other).at(1), "embedding");
+  const auto left = std::distance(std::filesystem::directory_iterator(folder_.path()), {});
+  EXPECT_EQ(left, 2) << "the source and the folder";
 }
 
 // ---- refusals -----------------------------------------------------------------------------------

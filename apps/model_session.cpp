@@ -98,7 +98,7 @@ Model load_packed(Backend& backend, const std::filesystem::path& folder, OpenedM
 }
 
 Model load_copy(Backend& backend, OpenedModel& model, const ModelOptions& options) {
-  const QuantizedCopy copy = find_or_make_copy(model.folder, options);
+  const QuantizedCopy copy = find_or_make_copy(model.folder, options, backend);
   model.startup.lap("quantised copy");
   try {
     return load_packed(backend, copy.folder(), model, options);
@@ -106,7 +106,7 @@ Model load_copy(Backend& backend, OpenedModel& model, const ModelOptions& option
     if (e.kind() != ErrorKind::Data) throw;
     log_warning("{}; making the quantised copy anew", e.what());
   }
-  const QuantizedCopy fresh = remake_copy(model.folder, options);
+  const QuantizedCopy fresh = remake_copy(model.folder, options, backend);
   return load_packed(backend, fresh.folder(), model, options);
 }
 

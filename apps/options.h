@@ -151,7 +151,7 @@ struct QuantizeOptions {
   std::optional<bool> rotate;    // nullopt: with GPTQ
   std::string calibration_file;  // empty: the text in the program
   std::optional<std::int64_t> calibration_tokens;
-  int threads = 0;  // 0: all cores
+  DeviceRequest device;
   bool overwrite = false;
   bool json = false;
   LogOptions log;

@@ -16,7 +16,7 @@ constexpr const char* kQuantizeNotes =
     "of "
     "its weights,\nits config and its tokenizer. The bytes depend on the checkpoint, the "
     "calibration "
-    "text and these flags alone.\n"
+    "text and these flags alone, and on whether a GPU or the CPU runs the calibration text.\n"
     "Standard output is the report card: the relative error of each matrix (with gptq its loss, "
     "relative as\nwell), worst first.\n";
 
@@ -186,7 +186,8 @@ Command quantize_command(QuantizeOptions& o) {
                   "Make a quantised folder of a checkpoint",
                   std::string(kQuantizeNotes) + kExitCodes,
                   {}};
-  command.flags = {model_flag(o.model), threads_flag(o.threads)};
+  command.flags = {model_flag(o.model)};
+  append(command.flags, device_flags(o.device));
   append(command.flags, method_flags(o));
   append(command.flags, transform_flags(o));
   command.flags.push_back(

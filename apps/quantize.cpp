@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "apps/commands.h"
 #include "apps/logging.h"
@@ -89,6 +90,28 @@ void tell_about_rounding(const QuantizeOptions& options, const ModelConfig& conf
               std::min(gptq ? kGptqWindow : kStatisticsWindow, config.max_position_embeddings));
 }
 
+// GPTQ is the CPU's so far.
+std::unique_ptr<Backend> open_quantizer(const QuantizeOptions& options, const ModelConfig& config) {
+  DeviceRequest request = options.device;
+  if (options.packed.method == QuantMethod::Gptq) {
+    if (request.kind == DeviceRequest::Kind::Cuda) {
+      throw usage_error("--method gptq runs on the CPU alone; leave --device out, or use rtn");
+    }
+    request.kind = DeviceRequest::Kind::Cpu;
+  }
+  auto backend = open_backend(request);
+  require_able(backend, config, Precision::Bf16, request);
+  return backend;
+}
+
+std::string memory_line(const QuantizeOutcome& outcome) {
+  std::string line = fmt::format("peak memory: {} of the host", size_text(outcome.peak_host_bytes));
+  if (outcome.peak_device_bytes) {
+    line += fmt::format(", {} of {}", size_text(*outcome.peak_device_bytes), outcome.device);
+  }
+  return line + "\n";
+}
+
 void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_t source_bytes,
             std::size_t shown, Reporter& reporter) {
   const std::uint64_t bytes = folder_bytes(job.target);
@@ -100,6 +123,7 @@ void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_
                     size_text(bytes), seconds_text(outcome.seconds),
                     counted(static_cast<std::uint64_t>(outcome.card.calibration_tokens), "token"),
                     job.options.calibration.name));
+    reporter.text(memory_line(outcome));
     reporter.text(report_lines(outcome.card, shown));
     return;
   }
@@ -109,6 +133,9 @@ void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_
   document["source_bytes"] = source_bytes;
   document["bytes"] = bytes;
   document["seconds"] = outcome.seconds;
+  document["device"] = outcome.device;
+  document["peak_host_bytes"] = outcome.peak_host_bytes;
+  if (outcome.peak_device_bytes) document["peak_device_bytes"] = *outcome.peak_device_bytes;
   document.update(report_document(outcome.card));
 }
 
@@ -119,8 +146,8 @@ int quantize(const QuantizeOptions& options, Reporter& reporter) {
   const FoundFolder found = find_model_folder(options.model, Wanted::Model);
   if (!found.notice.empty()) log_warning("{}", found.notice);
   reporter.document()["model"] = found.path.string();
-  QuantizeJob job{found.path, options.target, packed_options(options, calibration), options.threads,
-                  options.overwrite};
+  QuantizeJob job{found.path, options.target, packed_options(options, calibration),
+                  options.device.cpu_threads, options.overwrite};
   if (job.target.empty()) job.target = default_target(options.model, found.path, job.options);
   if (PackedModel::is_packed(found.path)) {
     throw data_error("{}: is quantised already; quantise the checkpoint that it was made from",
@@ -133,7 +160,8 @@ int quantize(const QuantizeOptions& options, Reporter& reporter) {
   const Checkpoint checkpoint = Checkpoint::open(found.path, folder.config);
   const std::uint64_t source_bytes = checkpoint.total_bytes();
 
-  const QuantizeOutcome outcome = run_quantize_job(job, calibration, folder.tokenizer);
+  const auto backend = open_quantizer(options, folder.config);
+  const QuantizeOutcome outcome = run_quantize_job(*backend, job, calibration, folder.tokenizer);
   for (const std::string& notice : outcome.card.notices) log_warning("{}", notice);
   tell_about_rounding(options, folder.config, outcome);
   const bool all = options.log.verbosity >= kInfoVerbosity;

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <sys/resource.h>
 
 #include "apps/calibration_text.h"
 #include "apps/progress.h"
 #include "apps/text_input.h"
 #include "engine/quantize.h"
 #include "kernels/error.h"
+#include "loader/checkpoint.h"
 #include "loader/crc32c.h"
 
 namespace fut::app {
@@ -23,6 +25,39 @@ std::vector<TokenId> encode_calibration(const CalibrationSource& source,
   options.parse_special = false;
   return tokenizer.encode(source.text, options);
 }
+
+// Of the tensors that are read.
+std::uint64_t checkpoint_bytes(const std::filesystem::path& source) {
+  ModelConfig config = load_model_config(source);
+  return Checkpoint::open(source, config).total_bytes();
+}
+
+std::uint64_t peak_host_bytes() {
+  constexpr std::uint64_t kUnit = 1024;
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * kUnit;
+}
+
+// The most of a device's memory that was in use, beside what was in use before.
+class PeakMemory {
+ public:
+  explicit PeakMemory(const Backend& backend)
+      : backend_(backend), before_(backend.memory().free_bytes), least_(before_) {}
+
+  // Where some of the work is done since the last look.
+  void look(std::uint64_t done) {
+    if (done == done_) return;
+    done_ = done;
+    least_ = std::min(least_, backend_.memory().free_bytes);
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return before_ - least_; }
+
+ private:
+  const Backend& backend_;
+  std::size_t before_, least_;
+  std::uint64_t done_ = 0;
+};
 
 }  // namespace
 
@@ -48,14 +83,14 @@ void set_calibration(PackedOptions& options, const CalibrationSource& source,
       options.method == QuantMethod::Gptq ? kGptqCalibrationTokens : kRtnCalibrationTokens);
 }
 
-QuantizeOutcome run_quantize_job(const QuantizeJob& job, const CalibrationSource& calibration,
-                                 const Tokenizer& tokenizer) {
+QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
+                                 const CalibrationSource& calibration, const Tokenizer& tokenizer) {
   const auto start = std::chrono::steady_clock::now();
-  DeviceRequest request;
-  request.kind = DeviceRequest::Kind::Cpu;
-  request.cpu_threads = job.threads;
-  std::string notice;
-  const auto backend = make_backend(request, notice);
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double source_bytes = static_cast<double>(checkpoint_bytes(job.source));
+  PeakMemory peak(backend);
   QuantizeOutcome outcome;
   {
     ProgressLine line;
@@ -63,14 +98,20 @@ QuantizeOutcome run_quantize_job(const QuantizeJob& job, const CalibrationSource
     const std::vector<TokenId> ids = encode_calibration(calibration, tokenizer);
     outcome.text_tokens = std::ssize(ids);
     outcome.card = quantize_folder(
-        *backend, job.source, job.target, job.options, ids, job.overwrite,
+        backend, job.source, job.target, job.options, ids, job.overwrite,
         [&](std::string_view stage, std::uint64_t done, std::uint64_t total) {
-          line.show_bar("quantising", done, total, stage);
+          peak.look(done);
+          const double share = static_cast<double>(done) / static_cast<double>(total);
+          line.show_bar("quantising", done, total,
+                        fmt::format("{}, {:.2f} GB/s", stage,
+                                    share * source_bytes / 1e9 / std::max(seconds(), 1e-3)));
         },
         job.threads);
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  outcome.seconds = seconds.count();
+  outcome.seconds = seconds();
+  outcome.device = backend.description();
+  outcome.peak_host_bytes = peak_host_bytes();
+  if (!backend.memory().is_the_hosts) outcome.peak_device_bytes = peak.bytes();
   return outcome;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/backend.h"
 #include "loader/packed_options.h"
 #include "loader/report_card.h"
 #include "tokenizer/tokenizer.h"
@@ -29,7 +30,7 @@ struct QuantizeJob {
   std::filesystem::path source;
   std::filesystem::path target;
   PackedOptions options;  // set_calibration has seen them
-  int threads = 0;        // 0: all cores
+  int threads = 0;        // of the host; 0: all cores
   bool overwrite = false;
 };
 
@@ -37,10 +38,15 @@ struct QuantizeOutcome {
   ReportCard card;
   std::int64_t text_tokens = 0;  // of the whole calibration text
   double seconds = 0;
+  std::string device;
+  std::uint64_t peak_host_bytes = 0;  // of the process since it began
+  std::optional<std::uint64_t>
+      peak_device_bytes;  // beside what was in use before; a device's alone
 };
 
-// Throws as quantize_folder, and Interrupted; nothing is left under the target then.
-QuantizeOutcome run_quantize_job(const QuantizeJob& job, const CalibrationSource& calibration,
-                                 const Tokenizer& tokenizer);
+// Throws as quantize_folder, and Interrupted; nothing is left under the target then. `backend` as
+// there.
+QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
+                                 const CalibrationSource& calibration, const Tokenizer& tokenizer);
 
 }  // namespace fut::app

@@ -126,13 +126,14 @@ bool can_serve(const fs::path& entry, const ModelFolder& source, const ModelOpti
 // ---- making one --------------------------------------------------------------------------------
 
 void make_copy(const ModelFolder& source, const CopyPlan& plan, const fs::path& target,
-               const ModelOptions& options) {
+               const ModelOptions& options, Backend& backend) {
   const int threads = options.device.cpu_threads;
   tell(fmt::format("quantising {} to {} (round to nearest, groups of {}) ...", source.path.string(),
                    target.string(), plan.options.group_size));
   const SourceIdentity before = look_at_source(source.path, IdentityDepth::Quick, threads);
-  const QuantizeOutcome outcome = run_quantize_job(
-      {source.path, target, plan.options, threads, true}, plan.calibration, source.tokenizer);
+  const QuantizeOutcome outcome =
+      run_quantize_job(backend, {source.path, target, plan.options, threads, true},
+                       plan.calibration, source.tokenizer);
   for (const std::string& notice : outcome.card.notices) log_warning("{}", notice);
   ModelConfig config = source.config;
   const PackedInfo info = PackedModel::open(target, config).info();
@@ -145,7 +146,7 @@ void make_copy(const ModelFolder& source, const CopyPlan& plan, const fs::path& 
 }
 
 QuantizedCopy make_temporary_copy(const ModelFolder& source, const CopyPlan& plan,
-                                  const ModelOptions& options) {
+                                  const ModelOptions& options, Backend& backend) {
   std::error_code error;
   const fs::path temporary = fs::temp_directory_path(error);
   std::string folder = ((error ? fs::path("/tmp") : temporary) / "fut-XXXXXX").string();
@@ -156,15 +157,15 @@ QuantizedCopy make_temporary_copy(const ModelFolder& source, const CopyPlan& pla
         folder, std::strerror(errno));
   }
   QuantizedCopy copy(fs::path(folder) / "copy", folder);
-  make_copy(source, plan, copy.folder(), options);
+  make_copy(source, plan, copy.folder(), options, backend);
   return copy;
 }
 
 QuantizedCopy make_any_copy(const ModelFolder& source, const CopyPlan& plan,
-                            const ModelOptions& options) {
-  if (!plan.entry) return make_temporary_copy(source, plan, options);
+                            const ModelOptions& options, Backend& backend) {
+  if (!plan.entry) return make_temporary_copy(source, plan, options, backend);
   try {
-    make_copy(source, plan, *plan.entry, options);
+    make_copy(source, plan, *plan.entry, options, backend);
     return {*plan.entry, {}};
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::Runtime) throw;
@@ -175,7 +176,7 @@ QuantizedCopy make_any_copy(const ModelFolder& source, const CopyPlan& plan,
         "elsewhere)",
         e.what());
   }
-  return make_temporary_copy(source, plan, options);
+  return make_temporary_copy(source, plan, options, backend);
 }
 
 }  // namespace
@@ -191,17 +192,19 @@ QuantizedCopy::~QuantizedCopy() {
   fs::remove_all(to_remove_, ignored);
 }
 
-QuantizedCopy find_or_make_copy(const ModelFolder& source, const ModelOptions& options) {
+QuantizedCopy find_or_make_copy(const ModelFolder& source, const ModelOptions& options,
+                                Backend& backend) {
   const CopyPlan plan = plan_copy(source, options.copies);
   if (plan.entry && can_serve(*plan.entry, source, options)) {
     log_info("using the quantised copy in {}", plan.entry->string());
     return {*plan.entry, {}};
   }
-  return make_any_copy(source, plan, options);
+  return make_any_copy(source, plan, options, backend);
 }
 
-QuantizedCopy remake_copy(const ModelFolder& source, const ModelOptions& options) {
-  return make_any_copy(source, plan_copy(source, options.copies), options);
+QuantizedCopy remake_copy(const ModelFolder& source, const ModelOptions& options,
+                          Backend& backend) {
+  return make_any_copy(source, plan_copy(source, options.copies), options, backend);
 }
 
 Error no_original_weights(const fs::path& folder, ModelConfig config, Precision precision,

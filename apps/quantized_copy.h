@@ -6,6 +6,7 @@
 
 #include "apps/options.h"
 #include "engine/model_folder.h"
+#include "kernels/backend.h"
 
 namespace fut::app {
 
@@ -25,16 +26,17 @@ class QuantizedCopy {
   std::filesystem::path to_remove_;  // empty: nothing
 };
 
-// Round to nearest with the default options. Says on standard error what it makes and how long that
+// Round to nearest with the default options, on `backend`. Says on standard error what it makes and how long that
 // took. A copy in the cache serves as long as its source is the same: by sizes, times and headers,
 // with check_tensors by all contents. Where the cache folder cannot be written, a warning says why
 // and a temporary copy serves. Throws Data for a source that cannot be quantised, Runtime where
 // there is no room for any copy, Interrupted.
 [[nodiscard]] QuantizedCopy find_or_make_copy(const ModelFolder& source,
-                                              const ModelOptions& options);
+                                              const ModelOptions& options, Backend& backend);
 
 // The same without looking for one: the cached copy proved damaged.
-[[nodiscard]] QuantizedCopy remake_copy(const ModelFolder& source, const ModelOptions& options);
+[[nodiscard]] QuantizedCopy remake_copy(const ModelFolder& source, const ModelOptions& options,
+                                        Backend& backend);
 
 // The error for a quantised folder that is asked to compute in f32 or bf16: names what it was made
 // from. `flag` is the one that named the folder: -m, or --against.

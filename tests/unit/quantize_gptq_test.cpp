@@ -78,18 +78,18 @@ class ByHand {
 
   using Rows = std::vector<HostRows>;
   [[nodiscard]] Rows normalised() {
-    return each([&](MatrixView<float> x) { return runner_.normalised(x); });
+    return each([&](ActivationView x) { return runner_.normalised(x); });
   }
   [[nodiscard]] Rows attention(const HostMatrix& qkv) {
     runner_.set_qkv_proj({&qkv});
-    return each([&](MatrixView<float> x) {
+    return each([&](ActivationView x) {
       runner_.attend(x);
       return runner_.attention_output();
     });
   }
   void add_attention(const HostMatrix& o) {
     runner_.set_o_proj({&o});
-    each([&](MatrixView<float> x) {
+    each([&](ActivationView x) {
       runner_.attend(x);
       runner_.add_attention(x);
       return HostRows{};
@@ -97,14 +97,14 @@ class ByHand {
   }
   [[nodiscard]] Rows swiglu(const HostMatrix& gate_up) {
     runner_.set_gate_up_proj({&gate_up});
-    return each([&](MatrixView<float> x) {
+    return each([&](ActivationView x) {
       runner_.feed(x);
       return runner_.swiglu_output();
     });
   }
   void add_feed(const HostMatrix& down) {
     runner_.set_down_proj({&down});
-    each([&](MatrixView<float> x) {
+    each([&](ActivationView x) {
       runner_.feed(x);
       runner_.add_feed(x);
       return HostRows{};

@@ -139,6 +139,9 @@ class OfflineCpuBackend final : public Backend {
   void upload(void* destination, std::span<const std::byte> source) override {
     cpu_->upload(destination, source);
   }
+  [[nodiscard]] std::unique_ptr<Staging> make_staging(int pieces, std::size_t bytes_each) override {
+    return cpu_->make_staging(pieces, bytes_each);
+  }
   void download(std::span<std::byte> destination, const void* source) override {
     cpu_->download(destination, source);
   }
@@ -151,7 +154,9 @@ class OfflineCpuBackend final : public Backend {
     return cpu_->time_runs(body, runs);
   }
   [[nodiscard]] double measure_read_roof() override { return cpu_->measure_read_roof(); }
+  [[nodiscard]] double measure_product_roof() override { return cpu_->measure_product_roof(); }
 
+  void expand(const ExpandArgs& a) override { cpu_->expand(a); }
   void embed(const EmbedArgs& a) override { cpu_->embed(a); }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override { cpu_->qkv_rope_append(a); }
   void attention(const AttentionArgs& a) override { cpu_->attention(a); }

@@ -1,7 +1,7 @@
 // Rates of the products of a prompt's tokens on the GPU: plain products of every instance, then the ops
 // with their epilogues. Shapes of Llama-3.1-8B and 70B. Random operands, because zeros draw no power;
 // weights of several layers in turns, so that the second-level cache holds none; graphs of dependent
-// launches. Usage: prompt_gemm_cuda_bench [plain|ops|tune] [part of a shape's name]
+// launches. Usage: prompt_gemm_cuda_bench [plain|ops|tune] [part of a shape's name] [least tokens] [fp8|bf16]
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +18,8 @@
 #include "kernels/cuda/prompt_ops.h"
 #include "kernels/numeric/e4m3.h"
 #include "kernels/numeric/formats.h"
+#include "tests/bench/clock_sampler.h"
+#include "tests/bench/cublaslt_peer.h"
 
 namespace fut::test {
 namespace {
@@ -77,9 +79,16 @@ class Arrays {
   std::vector<DeviceBuffer> buffers_;
 };
 
-// Microseconds of one call: graphs of some milliseconds, run for a quarter of a second to reach the clock
-// that power allows, then the median of as many.
-double microseconds(cuda::CudaBackend& backend, double flops, const std::function<void(int)>& op) {
+struct Measured {
+  double us = 0;  // of one call
+  std::string clocks;
+};
+
+// Graphs of some milliseconds, run for a while to reach the clock that power allows, then the median of those
+// of the rest of the time.
+Measured measured(cuda::CudaBackend& backend, double flops, const std::function<void(int)>& op,
+                  float total_ms = 400) {
+  static ClockSampler sampler;
   const int calls = std::clamp(static_cast<int>(10e-3 / (flops / 1.2e15)), 4, 400);
   const auto graph = backend.capture([&] {
     for (int i = 0; i < calls; ++i) op(i);
@@ -88,20 +97,26 @@ double microseconds(cuda::CudaBackend& backend, double flops, const std::functio
   const cuda::Event end;
   std::vector<float> times;
   float spent = 0;
-  while (spent < 600) {
+  while (spent < total_ms) {
     begin.record(backend.context().stream());
     graph();
     end.record(backend.context().stream());
     end.synchronize();
     spent += end.milliseconds_since(begin);
-    if (spent > 250) times.push_back(end.milliseconds_since(begin));
+    if (spent <= 0.4F * total_ms) continue;
+    if (times.empty()) sampler.begin();
+    times.push_back(end.milliseconds_since(begin));
   }
+  Measured result;
+  result.clocks = sampler.end();
   std::sort(times.begin(), times.end());
-  return 1e3 * static_cast<double>(times[times.size() / 2]) / calls;
+  result.us = 1e3 * static_cast<double>(times[times.size() / 2]) / calls;
+  return result;
 }
 
-void print(const std::string& name, double flops, double us) {
-  std::printf("%-58s %9.2f us  %6.3f PFLOP/s\n", name.c_str(), us, flops / us * 1e-9);
+void print(const std::string& name, double flops, const Measured& m) {
+  std::printf("%-66s %9.2f us  %6.3f PFLOP/s  %s\n", name.c_str(), m.us, flops / m.us * 1e-9,
+              m.clocks.c_str());
   std::fflush(stdout);
 }
 
@@ -112,21 +127,33 @@ int copies_of(std::int64_t bytes) {
 // One way to do a plain product, with results in BF16.
 struct Choice {
   int tile_rows, cluster;
-  bool spread;
+  bool spread = true;
   int lag = cuda::kPromptLag;
   int group = 0;  // 0: the plan's
+  bool stores = true;
   [[nodiscard]] std::string name() const {
     return "rows " + std::to_string(tile_rows) + ", cluster " + std::to_string(cluster) +
            (spread ? "" : ", not spread") + ", lag " + std::to_string(lag) +
-           (group > 0 ? ", band of " + std::to_string(group) : "");
+           (group > 0 ? ", band of " + std::to_string(group) : "") +
+           (stores ? "" : ", without stores");
   }
 };
-constexpr Choice kChoices[] = {{256, 2, true}, {256, 1, true}, {128, 2, true}, {128, 2, false}};
-constexpr Choice kTuning[] = {{256, 2, true, 1}, {256, 2, true, 2},    {256, 2, true, 3},
-                              {256, 2, true, 4}, {256, 2, true, 3, 4}, {256, 2, true, 3, 16}};
+constexpr Choice kChoices[] = {{256, 2}, {256, 1}, {128, 2}, {128, 2, false}};
+constexpr Choice kTuning[] = {
+    {256, 2, true, 1},    {256, 2, true, 2},     {256, 2, true, 3},          {256, 2, true, 4},
+    {256, 2, true, 3, 4}, {256, 2, true, 3, 16}, {256, 2, true, 3, 0, false}};
 
-void plain(cuda::CudaBackend& backend, const BenchShape& shape, int code_bytes,
-           std::span<const Choice> choices) {
+std::string problem_name(const BenchShape& shape, int code_bytes, std::int64_t tokens) {
+  return std::string(shape.name) + (code_bytes == 1 ? " FP8, M " : " BF16, M ") +
+         std::to_string(tokens) + ", ";
+}
+double flops_of(const BenchShape& shape, std::int64_t tokens) {
+  return 2e0 * static_cast<double>(tokens) * static_cast<double>(shape.rows) *
+         static_cast<double>(shape.cols);
+}
+
+void plain(cuda::CudaBackend& backend, CublasLtPeer& peer, const BenchShape& shape, int code_bytes,
+           std::int64_t least_tokens, std::span<const Choice> choices) {
   Arrays arrays(backend);
   const std::int64_t bytes = shape.rows * shape.cols * code_bytes;
   const int copies = copies_of(bytes);
@@ -141,23 +168,40 @@ void plain(cuda::CudaBackend& backend, const BenchShape& shape, int code_bytes,
   product.cols = static_cast<int>(shape.cols);
   product.code_bytes = code_bytes;
   for (const std::int64_t tokens : kTokens) {
+    if (tokens < least_tokens) continue;
     product.tokens = tokens;
-    const double flops = 2e0 * static_cast<double>(tokens) * static_cast<double>(shape.rows) *
-                         static_cast<double>(shape.cols);
+    const double flops = flops_of(shape, tokens);
+    const std::string name = problem_name(shape, code_bytes, tokens);
     for (const Choice& c : choices) {
-      const double us = microseconds(backend, flops, [&](int i) {
+      const Measured time = measured(backend, flops, [&](int i) {
         product.parts[0] = {weights + i % copies * bytes, 0, static_cast<int>(shape.rows)};
         cuda::PromptGemmPlan plan = cuda::make_prompt_plan(product, c.tile_rows, c.cluster,
                                                            c.spread, backend.context().machine());
         plan.args.lag = c.lag;
         if (c.group > 0) plan.args.group = std::min(c.group, plan.args.token_groups);
+        if (!c.stores) plan.args.num_tokens = 0;
         cuda::prompt_project_bf16(product, plan, {out, tokens, shape.rows, shape.rows},
                                   backend.context());
       });
-      print(std::string(shape.name) + (code_bytes == 1 ? " FP8, M " : " BF16, M ") +
-                std::to_string(tokens) + ", " + c.name(),
-            flops, us);
+      print(name + c.name(), flops, time);
     }
+    if (!peer.is_there()) continue;
+    // The fastest of its ways in a short run, then as above.
+    const auto call = [&](int way) {
+      return [&, way](int i) {
+        peer.multiply(way, product.x, weights + i % copies * bytes, out,
+                      backend.context().stream());
+      };
+    };
+    const int ways = peer.choose({tokens, shape.rows, shape.cols, code_bytes});
+    int best = 0;
+    double least = 0;
+    for (int way = 0; way < ways; ++way) {
+      const double us = measured(backend, flops, call(way), 60).us;
+      if (way == 0 || us < least) best = way, least = us;
+    }
+    print(name + "cuBLASLt, way " + std::to_string(best), flops,
+          measured(backend, flops, call(best)));
   }
 }
 
@@ -190,8 +234,9 @@ class Ops {
     table_ = arrays_.ints(table);
   }
 
-  void run() {
+  void run(std::int64_t least_tokens) {
     for (const std::int64_t tokens : kTokens) {
+      if (tokens < least_tokens) continue;
       linear("o", hidden_, tokens);
       linear("down", ffn_, tokens);
       gate_up(tokens);
@@ -225,7 +270,7 @@ class Ops {
     const double flops =
         2e0 * static_cast<double>(tokens) * static_cast<double>(rows) * static_cast<double>(cols);
     print(name_ + " " + op + ", M " + std::to_string(tokens), flops,
-          microseconds(backend_, flops, call));
+          measured(backend_, flops, call));
   }
 
   void linear(const char* op, std::int64_t cols, std::int64_t tokens) {
@@ -282,25 +327,31 @@ class Ops {
   std::int64_t room_ = 0;
 };
 
-void run_all(const std::string& what, const std::string& part) {
+struct Selection {
+  std::string what;  // nothing: all
+  std::string part;  // of a shape's name
+  std::int64_t least_tokens = 0;
+  std::string format;  // fp8, bf16 or both
+};
+
+void run_all(const Selection& chosen) {
   cuda::CudaBackend backend(0);
+  CublasLtPeer peer;
   std::printf("%s\n", backend.description().c_str());
-  for (const int code_bytes : {1, 2}) {
+  const auto has = [&](const char* name) {
+    return std::string(name).find(chosen.part) != std::string::npos;
+  };
+  for (const bool fp8 : {true, false}) {
+    if (!chosen.format.empty() && (chosen.format == "fp8") != fp8) continue;
     for (const BenchShape& shape : kShapes) {
-      if (std::string(shape.name).find(part) == std::string::npos) continue;
-      if (what == "tune") plain(backend, shape, code_bytes, kTuning);
-      if (what == "plain" || what.empty()) plain(backend, shape, code_bytes, kChoices);
+      if (!has(shape.name) || chosen.what == "ops") continue;
+      const std::span<const Choice> choices =
+          chosen.what == "tune" ? std::span<const Choice>(kTuning) : kChoices;
+      plain(backend, peer, shape, fp8 ? 1 : 2, chosen.least_tokens, choices);
     }
-  }
-  if (what == "ops" || what.empty()) {
-    for (const bool fp8 : {true, false}) {
-      if (std::string("8B").find(part) != std::string::npos) {
-        Ops(backend, "8B", 4096, 14336, 32, fp8).run();
-      }
-      if (std::string("70B").find(part) != std::string::npos) {
-        Ops(backend, "70B", 8192, 28672, 64, fp8).run();
-      }
-    }
+    if (!chosen.what.empty() && chosen.what != "ops") continue;
+    if (has("8B")) Ops(backend, "8B", 4096, 14336, 32, fp8).run(chosen.least_tokens);
+    if (has("70B")) Ops(backend, "70B", 8192, 28672, 64, fp8).run(chosen.least_tokens);
   }
 }
 
@@ -308,7 +359,8 @@ void run_all(const std::string& what, const std::string& part) {
 }  // namespace fut::test
 
 int main(int argc, char** argv) {
-  fut::test::run_all(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
+  const auto given = [&](int i) { return std::string(argc > i ? argv[i] : ""); };
+  fut::test::run_all({given(1), given(2), argc > 3 ? std::stol(given(3)) : 0, given(4)});
   return 0;
 }
 

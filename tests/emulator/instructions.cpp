@@ -84,6 +84,7 @@ void end_group() {
 void wait_for_groups(int pending) {
   Thread& t = current->self();
   if (!t.asked.empty()) fail("waits for products that make no group");
+  sync_warp();  // others may go on first, copies arrive: the operands have to be there still
   while (static_cast<int>(t.groups.size()) > pending) {
     const auto group = std::move(t.groups.front());
     t.groups.pop_front();

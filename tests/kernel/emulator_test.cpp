@@ -155,6 +155,38 @@ TEST(Emulator, FindsAWarpgroupOfWhichAWarpDoesNotMultiply) {
   expect_found(launch, "its warpgroup", with(96));
 }
 
+TEST(Emulator, FindsAnOperandThatIsWrittenToBeforeItsProductsAreDone) {
+  const auto with = [](bool waits) {
+    return [waits](std::uint8_t* shared) {
+      constexpr int kNumbers = 64 * 64;  // of an operand
+      auto* numbers = reinterpret_cast<std::uint16_t*>(shared);
+      const auto fill = [&](float v) {
+        for (int i = static_cast<int>(threadIdx.x); i < 2 * kNumbers; i += 128) {
+          numbers[i] = f32_to_bf16(v);
+        }
+        __syncthreads();
+      };
+      fill(1.0F);
+      float sums[32];
+      const std::uint32_t a = ptx::shared_address(shared);
+      ptx::wgmma_fence();
+      ptx::wgmma(ptx::Bf16Operands{}, sums, ptx::wgmma_descriptor(a),
+                 ptx::wgmma_descriptor(a + 2 * kNumbers), 0);
+      ptx::wgmma_commit();
+      if (waits) {
+        ptx::wgmma_wait<0>();
+        __syncthreads();
+      }
+      fill(2.0F);
+      ptx::wgmma_wait<0>();
+      for (const float sum : sums) require(sum == 16.0F);
+    };
+  };
+  const Launch launch{.threads = 128, .shared_bytes = 2 * 8192};
+  expect_right(launch, with(true));
+  expect_found(launch, "a wrong number", with(false));
+}
+
 // Two places, filled again and again: 0 .. 9 in turn.
 struct RingMistakes {
   bool waits = true, releases = true, turns_parity = true;

@@ -2,7 +2,8 @@
 // is the host code of loader/ (int4_grid.h, packers.h, transforms.h), which these ops follow bit for
 // bit: no product is fused with a sum, and every sum that decides or is reported has one order.
 // Pointers are backend memory, matrices W[rows, cols] row-major without gaps unless a view says
-// otherwise.
+// otherwise. What these ops write may be used as weights of the backend's other ops after synchronize()
+// only: those may ask for weights before their turn.
 #pragma once
 
 #include <cstdint>

@@ -73,7 +73,7 @@ class DecodeLayers {
         if (is_last) return;
         grid_.arrive();
         if (product == kQkvProduct) {
-          product = kQkvProduct;
+          product = kQkvProduct;  // what is known need not be kept across attention
           attend();
           grid_.arrive();
         }
@@ -471,7 +471,11 @@ class DecodeLayers {
                                               ptx::warp_index(), s.kv_head, kept().pages);
     own.ask_for_keys(ring, kept().positions[s.sequence], kept().first_pages[s.sequence],
                      kept().raw_slots[s.sequence]);
-    if (kept().unit == ptx::block_index()) grid_.wait();
+    if (kept().unit == ptx::block_index()) {
+      grid_.wait();
+    } else {
+      __syncthreads();
+    }
     own.attend_to_share(ring, place());
     __syncthreads();
   }

@@ -126,9 +126,9 @@ bool is_chain(const LayerArgs& l) {
   const auto* kv = std::get_if<KvPagesInt4>(&l.attention.kv);
   if (kv == nullptr || kv->page.num_groups() != 1) return false;
   const ConstActivationView residual = l.qkv.x;
-  return residual.dtype == DType::F32 && l.qkv.q_out.dtype == DType::F32 &&
-         l.qkv.kv.data == nullptr && l.qkv.rotation_block == 0 && l.qkv.gain == nullptr &&
-         l.gate_up.gain == nullptr && same(l.qkv.q_out, l.attention.q) &&
+  return !l.attention.of_prompts && residual.dtype == DType::F32 &&
+         l.qkv.q_out.dtype == DType::F32 && l.qkv.kv.data == nullptr && l.qkv.rotation_block == 0 &&
+         l.qkv.gain == nullptr && l.gate_up.gain == nullptr && same(l.qkv.q_out, l.attention.q) &&
          same(l.qkv.k_out, l.attention.k) && same(l.qkv.v_out, l.attention.v) &&
          l.attention.out.dtype == DType::F16 && same(l.attention.out, l.o_proj.x) &&
          same(residual, l.o_proj.residual) && l.o_proj.x_exponents == nullptr &&
@@ -148,8 +148,14 @@ bool alike(const LayerArgs& a, const LayerArgs& b) {
          a.qkv.eps == b.qkv.eps && a.gate_up.eps == b.gate_up.eps &&
          a.qkv.num_q_heads == b.qkv.num_q_heads && a.qkv.num_kv_heads == b.qkv.num_kv_heads &&
          a.qkv.head_dim == b.qkv.head_dim && a.qkv.rope_cos == b.qkv.rope_cos &&
-         a.qkv.rope_sin == b.qkv.rope_sin &&
+         a.qkv.rope_sin == b.qkv.rope_sin && same(a.attention.q, b.attention.q) &&
+         same(a.attention.k, b.attention.k) && same(a.attention.v, b.attention.v) &&
+         a.attention.num_q_heads == b.attention.num_q_heads &&
+         a.attention.num_kv_heads == b.attention.num_kv_heads &&
+         a.attention.head_dim == b.attention.head_dim &&
          a.attention.rotation_block == b.attention.rotation_block &&
+         a.attention.batch.kv_indptr == b.attention.batch.kv_indptr &&
+         a.attention.batch.raw_slots == b.attention.batch.raw_slots &&
          a.attention.batch.positions == b.attention.batch.positions &&
          a.attention.batch.kv_lengths == b.attention.batch.kv_lengths &&
          a.attention.batch.page_table == b.attention.batch.page_table;

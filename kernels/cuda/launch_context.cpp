@@ -1,6 +1,8 @@
 // Memory that ops share.
 #include "kernels/cuda/launch_context.h"
 
+#include <utility>
+
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/int4_ops.h"
 
@@ -24,8 +26,9 @@ LaunchContext::LaunchContext()
 void* LaunchContext::scratch(ScratchUse use, std::size_t bytes) {
   auto& blocks = scratch_[static_cast<std::size_t>(use)];
   if (blocks.empty() || blocks.back().bytes() < bytes) {
-    blocks.emplace_back(bytes);
-    fill_with_zeros(blocks.back());
+    DeviceMemory memory(bytes);
+    fill_with_zeros(memory);
+    blocks.push_back(std::move(memory));
   }
   return blocks.back().as<void>();
 }

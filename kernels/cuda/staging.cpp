@@ -28,10 +28,12 @@ CudaStaging::CudaStaging(int device, int pieces, std::size_t bytes_each)
       streams_(static_cast<std::size_t>(pieces)) {}
 
 CudaStaging::~CudaStaging() {
-  try {
-    finish();
-  } catch (const Error&) {
-    // A device that failed reads nothing any more, and said so to whoever asked for it.
+  for (const Stream& stream : streams_) {
+    try {
+      stream.synchronize();
+    } catch (const Error&) {
+      // A device that failed reads nothing any more, and said so to whoever asked for it.
+    }
   }
 }
 

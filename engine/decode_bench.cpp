@@ -107,9 +107,6 @@ std::vector<DecodePart> DecodeBench::parts() {
            }
          })});
   }
-  std::int64_t bytes = 0;
-  for (const DecodePart& part : parts) bytes += part.bytes;
-  parts.push_back({"all layers", 1, bytes, this->layers()});
   parts.push_back({"lm_head", 1, weight_bytes(model_.lm_head()),
                    backend_.capture([this] { forward_head(backend_, model_, workspace_); })});
   parts.push_back({"sample", 1, 0, backend_.capture([this] { sample(); })});

@@ -33,10 +33,10 @@ class DecodeBench {
 
   // A step, sampling included, recorded where the backend records.
   [[nodiscard]] Backend::Procedure step();
-  // The ops of all layers as a step runs them: what they cost among each other. The embedding begins them,
-  // which takes no time to speak of and keeps the residual from growing; head and sampling do not follow.
+  // The ops of all layers: what a layer costs among others. The embedding begins them, which takes no time
+  // to speak of and keeps the residual from growing; head and sampling do not follow.
   [[nodiscard]] Backend::Procedure layers();
-  // The ops of a step apart, in order; those of layers once more together.
+  // The ops of a step apart, in order.
   [[nodiscard]] std::vector<DecodePart> parts();
   [[nodiscard]] std::int64_t bytes_per_step();
 

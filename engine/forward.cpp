@@ -1,8 +1,6 @@
 // The list of ops that makes a Llama.
 #include "engine/forward.h"
 
-#include <vector>
-
 namespace fut {
 namespace {
 
@@ -29,31 +27,21 @@ class ForwardPass {
     expand(i, op);
     switch (op) {
       case LayerOp::QkvRopeAppend:
-        backend_.qkv_rope_append(qkv(i, w));
+        project_qkv(i, w);
         return observe(layer_op_name(op), i, ws_.query());
       case LayerOp::Attention:
-        backend_.attention(attention(i, w));
+        attend(i, w);
         return observe(layer_op_name(op), i, ws_.attention());
       case LayerOp::OProj:
-        backend_.linear_residual(o_proj(w));
+        project_attention(w);
         return observe(layer_op_name(op), i, ws_.residual());
       case LayerOp::GateUpSwiglu:
-        backend_.gate_up_swiglu(gate_up(w));
+        gate_up(w);
         return observe(layer_op_name(op), i, ws_.ffn());
       case LayerOp::DownProj:
-        backend_.linear_residual(down_proj(w));
+        project_down(w);
         return observe(layer_op_name(op), i, ws_.residual());
     }
-  }
-
-  // All layers, all ops: what nobody observes may be one kernel.
-  void run_layers() {
-    std::vector<LayerArgs> layers;
-    for (int i = 0; i < config_.num_layers; ++i) {
-      const LayerWeights& w = model_.layer(i, ws_.kind());
-      layers.push_back({qkv(i, w), attention(i, w), o_proj(w), gate_up(w), down_proj(w)});
-    }
-    backend_.run_layers(layers);
   }
 
  private:
@@ -78,7 +66,7 @@ class ForwardPass {
   // prefill, and in attention for those of decode, whose queries come as float32.
   [[nodiscard]] bool rotates_in_attention() const { return ws_.query().dtype == DType::F32; }
 
-  [[nodiscard]] QkvRopeAppendArgs qkv(int i, const LayerWeights& w) const {
+  void project_qkv(int i, const LayerWeights& w) {
     QkvRopeAppendArgs qkv;
     qkv.x = ws_.residual();
     qkv.gain = w.input_layernorm;
@@ -101,18 +89,18 @@ class ForwardPass {
       qkv.v_out = ws_.value();
     }
     qkv.q_out = ws_.query();
-    return qkv;
+    backend_.qkv_rope_append(qkv);
   }
 
-  [[nodiscard]] LinearResidualArgs o_proj(const LayerWeights& w) const {
+  void project_attention(const LayerWeights& w) {
     LinearResidualArgs o_proj;
     o_proj.x = ws_.attention();
     o_proj.weight = w.o_proj;
     o_proj.residual = ws_.residual();
-    return o_proj;
+    backend_.linear_residual(o_proj);
   }
 
-  [[nodiscard]] GateUpSwigluArgs gate_up(const LayerWeights& w) const {
+  void gate_up(const LayerWeights& w) {
     GateUpSwigluArgs gate_up;
     gate_up.x = ws_.residual();
     gate_up.gain = w.post_attention_layernorm;
@@ -122,20 +110,20 @@ class ForwardPass {
     gate_up.out_scale = w.swiglu_output_scale;
     gate_up.out_exponents = ws_.ffn_exponents();
     gate_up.out = ws_.ffn();
-    return gate_up;
+    backend_.gate_up_swiglu(gate_up);
   }
 
-  [[nodiscard]] LinearResidualArgs down_proj(const LayerWeights& w) const {
+  void project_down(const LayerWeights& w) {
     LinearResidualArgs down_proj;
     down_proj.x = ws_.ffn();
     down_proj.x_scale = w.swiglu_output_scale;
     down_proj.x_exponents = ws_.ffn_exponents();
     down_proj.weight = w.down_proj;
     down_proj.residual = ws_.residual();
-    return down_proj;
+    backend_.linear_residual(down_proj);
   }
 
-  [[nodiscard]] AttentionArgs attention(int i, const LayerWeights& w) const {
+  void attend(int i, const LayerWeights& w) {
     AttentionArgs attention;
     attention.q = ws_.query();
     attention.num_q_heads = config_.num_q_heads;
@@ -151,7 +139,7 @@ class ForwardPass {
     attention.out_scales = w.attention_output_scales;
     attention.out = ws_.attention();
     attention.of_prompts = ws_.kind() == StepKind::Prefill;
-    return attention;
+    backend_.attention(attention);
   }
 
   void observe(std::string_view op, int layer, ConstActivationView written) const {
@@ -178,12 +166,8 @@ void forward_layers(Backend& backend, const Model& model, KvCache& cache, Worksp
                     const Tap& tap) {
   ForwardPass pass(backend, model, cache, workspace, tap);
   pass.embed();
-  if (!tap && workspace.kind() == StepKind::Decode) {
-    pass.run_layers();
-  } else {
-    for (int i = 0; i < model.config().num_layers; ++i) {
-      for (const LayerOp op : kLayerOps) pass.run(i, op);
-    }
+  for (int i = 0; i < model.config().num_layers; ++i) {
+    for (const LayerOp op : kLayerOps) pass.run(i, op);
   }
 }
 

@@ -106,16 +106,6 @@ std::unique_ptr<Backend> make_cuda(int index, const DeviceRequest& /*request*/) 
 
 }  // namespace
 
-void run_op_by_op(Backend& backend, std::span<const LayerArgs> layers) {
-  for (const LayerArgs& layer : layers) {
-    backend.qkv_rope_append(layer.qkv);
-    backend.attention(layer.attention);
-    backend.linear_residual(layer.o_proj);
-    backend.gate_up_swiglu(layer.gate_up);
-    backend.linear_residual(layer.down_proj);
-  }
-}
-
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
     : owner_(std::exchange(other.owner_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/layer_ops.h"
 #include "kernels/nvml.h"
 #include "kernels/ops.h"
 #include "kernels/ops_offline.h"
@@ -130,8 +129,6 @@ class Backend {
   virtual void attention(const AttentionArgs& a) = 0;
   virtual void linear_residual(const LinearResidualArgs& a) = 0;
   virtual void gate_up_swiglu(const GateUpSwigluArgs& a) = 0;
-  // The ops of whole layers (layer_ops.h), in fewer kernels where the device has one that takes them.
-  virtual void run_layers(std::span<const LayerArgs> layers) { run_op_by_op(*this, layers); }
   virtual void lm_head(const LmHeadArgs& a) = 0;
   virtual void sample(const SampleArgs& a) = 0;
   virtual void advance(const StepState& state) = 0;

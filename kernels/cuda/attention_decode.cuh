@@ -18,50 +18,48 @@ namespace fut::cuda {
 
 // In the place of a ring of codes.
 struct NoRing {
-  __device__ __forceinline__ NoRing(const AttentionDecodeArgs&, std::uint8_t*, int, int,
-                                    std::uint8_t* const&) {}
+  __device__ __forceinline__ NoRing(const AttentionDecodeArgs&, std::uint8_t*, int, int) {}
 };
 
 // kGroups: of dims that share a scale; 0: a BF16 cache.
 template <int D, int kGroups>
 class AttentionDecode {
  public:
-  using Ring = std::conditional_t<(kGroups > 0), CodedRing<D, (kGroups > 0 ? kGroups : 1)>, NoRing>;
-
-  // Which of the blocks that share a sequence and KV head this one is, and where the addresses of the layer's
-  // cache are kept: not in registers.
-  __device__ __forceinline__ AttentionDecode(const AttentionDecodeArgs& args, std::uint8_t* shared,
-                                             int rank, int kv_head, int sequence,
-                                             std::uint8_t* const& pages, std::uint16_t* const& raw)
+  __device__ __forceinline__ AttentionDecode(const AttentionDecodeArgs& args, std::uint8_t* shared)
       : args_(args),
         layout_(args.layout),
         shared_(shared),
-        pages_(pages),
-        raw_(raw),
         lane_(ptx::lane()),
         warp_(ptx::warp_index()),
-        rank_(rank),
-        kv_head_(kv_head),
-        sequence_(sequence) {}
+        rank_(blockIdx.x & (args.cluster - 1)),
+        kv_head_(blockIdx.x >> args.log2_cluster),
+        sequence_(blockIdx.y) {}
 
-  // As a kernel of its own.
   __device__ __forceinline__ void run() {
     if (args_.cluster > 1) ptx::cluster_arrive();
-    Ring ring(args_, shared_, warp_, kv_head_, pages_);
+    Ring ring(args_, shared_, warp_, kv_head_);
     first_split_ = (rank_ * kAttentionWarps + warp_) * args_.splits_of_warp;
     read_arguments();
     ptx::take_turn();
     load_batch();
-    ask_for_keys_and_make_queries(ring);
+    QueryMaker<D, kGroups> maker(args_, shared_, warp_, kv_head_, sequence_);
+    load_step_rows();
+    find_keys();
+    if constexpr (kGroups > 0) {
+      stage_raw_rows();
+      ring.start(ids_, max(first_block_, 1), min(end_block_, num_blocks_ - 1));
+      store_step_rows();
+    } else {
+      for (int i = 0; i < layout_.raw_stages - 1; ++i) stage_page_rows(first_block_ + i);
+    }
+    maker.make();
     __syncthreads();
+    load_queries(queries_, args_, shared_);
     const AttentionResults<D, kGroups> results(args_, shared_, warp_, rank_, kv_head_, sequence_);
     State state;
     float pending[2];
-    attend_to_splits(ring, results, state, pending);
-    results.show_maxima(state);
-    __syncthreads();
-    results.keep(state, pending);
-    __syncthreads();
+    attend(ring, results, state, pending);
+    results.take(state, pending);
     if (args_.cluster > 1) ptx::cluster_wait();  // all blocks are there to be written to
     results.send();
     if (args_.cluster > 1) {
@@ -75,103 +73,13 @@ class AttentionDecode {
     if constexpr (kGroups > 0) append();
   }
 
-  // As a part of a kernel whose blocks have more warps and know the batch. Three steps of all threads: keys are
-  // asked for, which need not wait for queries; a barrier of the block comes before, and before the next.
-  __device__ __forceinline__ void ask_for_keys(Ring& ring, int position, int first_page_entry,
-                                               int raw_slot) {
-    position_ = position;
-    first_page_entry_ = first_page_entry;
-    raw_slot_ = raw_slot;
-    if (warp_ >= kAttentionWarps) return;
-    first_split_ = (rank_ * kAttentionWarps + warp_) * args_.splits_of_warp;
-    find_keys();
-    stage_raw_rows();
-    ring.start(ids_, max(first_block_, 1), min(end_block_, num_blocks_ - 1));
-  }
-  // What append() has to know, in shared memory.
-  struct Place {
-    int position, raw_slot, page;
-  };
-  // Leaves what the block's warps come to in shared memory, to be sent (AttentionResults::send_to()); a barrier
-  // of the block comes after.
-  __device__ __forceinline__ void attend_to_share(Ring& ring, Place* place) {
-    if (warp_ < kAttentionWarps) {
-      QueryMaker<D, kGroups> maker(args_, shared_, warp_, kv_head_, sequence_);
-      maker.make();
-      __syncthreads();
-      const AttentionResults<D, kGroups> results(args_, shared_, warp_, rank_, kv_head_, sequence_);
-      State state;
-      float pending[2];
-      attend_to_splits(ring, results, state, pending);
-      results.show_maxima(state);
-      __syncthreads();
-      results.keep(state, pending);
-    } else {
-      if (warp_ == kAttentionWarps && rank_ + 1 == args_.cluster) {
-        load_step_rows();
-        find_own_page();
-        store_step_rows();
-        *place = {position_, raw_slot_, own_page_};
-      }
-      __syncthreads();
-      __syncthreads();
-    }
-  }
-  __device__ __forceinline__ void recall(const Place& place) {
-    position_ = place.position;
-    raw_slot_ = place.raw_slot;
-    own_page_ = place.page;
-  }
-
-  // By the block with the last split, when the keys have been read. All its threads.
-  __device__ __forceinline__ void append() const {
-    if (rank_ != args_.cluster - 1) return;
-    const layout::KvRawStore store{args_.num_kv_heads, D};
-    const std::uint8_t* rows = stage(kTail);
-    const bool packed = position_ % 16 == 15 && position_ >= layout::kSinkTokens;
-    if (!packed && warp_ == 0) {
-      std::uint16_t* slot = raw_ + raw_slot_ * store.elements();
-      constexpr int kPieces = D / 8;
-      for (int i = lane_; i < 2 * kPieces; i += 32) {
-        const int part = i / kPieces;
-        std::uint16_t* place =
-            slot + store.offset(static_cast<layout::KvPart>(part), kv_head_, position_) +
-            i % kPieces * 8;
-        *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(
-            rows + (16 * part + position_ % 16) * kRowBytes + i % kPieces * 16);
-      }
-    }
-    if (!packed) return;
-    const std::int64_t page = std::int64_t{own_page_} * args_.num_kv_heads + kv_head_;
-    BlockPacker<D, kGroups>(
-        rows, kRowBytes, reinterpret_cast<PackedParams*>(shared_ + layout_.params),
-        pages_ + page * kPage.head_bytes(), position_ / 16 * 16 % layout::kPageTokens)
-        .pack();
-  }
-
  private:
   using State = AttentionState<D, kGroups>;
+  using Ring = std::conditional_t<(kGroups > 0), CodedRing<D, (kGroups > 0 ? kGroups : 1)>, NoRing>;
   static constexpr int kRowBytes = AttentionLayout::row_bytes(D);
   static constexpr int kStageBytes = 2 * 16 * kRowBytes;
   static constexpr int kPageBlocks = layout::kPageTokens / 16;
   static constexpr layout::KvPageInt4 kPage{1, D, kGroups > 0 ? D / kGroups : D};
-
-  // A barrier of the block comes before attend_to_splits().
-  __device__ __forceinline__ void ask_for_keys_and_make_queries(Ring& ring) {
-    QueryMaker<D, kGroups> maker(args_, shared_, warp_, kv_head_, sequence_);
-    const bool has_step_rows = first_split_ + args_.splits_of_warp == layout::kNumKvSplits;
-    if (has_step_rows) load_step_rows();
-    find_keys();
-    if constexpr (kGroups > 0) {
-      find_own_page();
-      stage_raw_rows();
-      ring.start(ids_, max(first_block_, 1), min(end_block_, num_blocks_ - 1));
-      if (has_step_rows) store_step_rows();
-    } else {
-      for (int i = 0; i < layout_.raw_stages - 1; ++i) stage_page_rows(first_block_ + i);
-    }
-    maker.make();
-  }
 
   // ---- which keys -------------------------------------------------------------------------------
 
@@ -195,11 +103,7 @@ class AttentionDecode {
     constexpr int kBlocks = kPageBlocks;
     const std::int32_t* table = args_.page_table + first_page_entry_;
     ids_.start(table, first_block_ / kBlocks, (num_blocks_ - 1) / kBlocks + 1);
-  }
-  __device__ __forceinline__ void find_own_page() {
-    if (rank_ + 1 == args_.cluster) {
-      own_page_ = args_.page_table[first_page_entry_ + position_ / layout::kPageTokens];
-    }
+    if (kGroups > 0 && rank_ + 1 == args_.cluster) own_page_ = table[(num_blocks_ - 1) / kBlocks];
   }
 
   // ---- raw rows ---------------------------------------------------------------------------------
@@ -221,7 +125,7 @@ class AttentionDecode {
   __device__ __forceinline__ void stage_rows(RawBlock block, int first_position) const {
     const layout::KvRawStore store{args_.num_kv_heads, D};
     constexpr int kPieces = D / 8;
-    const std::uint16_t* source = raw_ + raw_slot_ * store.elements() +
+    const std::uint16_t* source = args_.raw + raw_slot_ * store.elements() +
                                   store.offset(layout::KvPart::Key, kv_head_, first_position) +
                                   lane_ * 8;
     const std::int64_t value = store.offset(layout::KvPart::Value, 0, 0);
@@ -251,7 +155,7 @@ class AttentionDecode {
     if (block < end_block_) {
       const layout::KvPageDense page{args_.num_kv_heads, D};
       constexpr int kPieces = D / 8;
-      const std::uint16_t* source = reinterpret_cast<const std::uint16_t*>(pages_) +
+      const std::uint16_t* source = reinterpret_cast<const std::uint16_t*>(args_.pages) +
                                     ids_.id(block / kPageBlocks) * page.elements() +
                                     page.k_offset(kv_head_, block % kPageBlocks * 16) + lane_ * 8;
       const std::int64_t value = page.v_offset(0, 0);
@@ -274,13 +178,16 @@ class AttentionDecode {
 
   // ---- the step's rows --------------------------------------------------------------------------
 
+  // Of the warp that has the last split.
   __device__ __forceinline__ void load_step_rows() {
     if constexpr (kGroups > 0) {
+      if (first_split_ + args_.splits_of_warp != layout::kNumKvSplits) return;
       key_.load(args_.k + sequence_ * args_.k_stride + kv_head_ * D);
       value_.load(args_.v + sequence_ * args_.v_stride + kv_head_ * D);
     }
   }
   __device__ __forceinline__ void store_step_rows() {
+    if (!has_last_block()) return;
     std::uint8_t* rows = stage(kTail) + position_ % 16 * kRowBytes;
     key_.rotate(args_.rotation_block, args_.rotation_norm);
     key_.store(rows, ptx::bf16x2);
@@ -313,10 +220,8 @@ class AttentionDecode {
   // ---- splits -----------------------------------------------------------------------------------
 
   // All splits of this warp, merged.
-  __device__ __forceinline__ void attend_to_splits(Ring& ring,
-                                                   const AttentionResults<D, kGroups>& results,
-                                                   State& state, float (&pending)[2]) {
-    load_queries(queries_, args_, shared_);
+  __device__ __forceinline__ void attend(Ring& ring, const AttentionResults<D, kGroups>& results,
+                                         State& state, float (&pending)[2]) {
     for (int i = 0; i < args_.splits_of_warp; ++i) {
       state.clear();
       attend_to_split(ring, first_split_ + i, state);
@@ -374,11 +279,37 @@ class AttentionDecode {
     __syncwarp();
   }
 
+  // ---- storing ----------------------------------------------------------------------------------
+
+  // By the block with the last split, when the keys have been read.
+  __device__ __forceinline__ void append() const {
+    if (rank_ != args_.cluster - 1) return;
+    const layout::KvRawStore store{args_.num_kv_heads, D};
+    const std::uint8_t* rows = stage(kTail);
+    const bool packed = position_ % 16 == 15 && position_ >= layout::kSinkTokens;
+    if (!packed && warp_ == 0) {
+      std::uint16_t* slot = args_.raw + raw_slot_ * store.elements();
+      constexpr int kPieces = D / 8;
+      for (int i = lane_; i < 2 * kPieces; i += 32) {
+        const int part = i / kPieces;
+        std::uint16_t* place =
+            slot + store.offset(static_cast<layout::KvPart>(part), kv_head_, position_) +
+            i % kPieces * 8;
+        *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(
+            rows + (16 * part + position_ % 16) * kRowBytes + i % kPieces * 16);
+      }
+    }
+    if (!packed) return;
+    const std::int64_t page = std::int64_t{own_page_} * args_.num_kv_heads + kv_head_;
+    BlockPacker<D, kGroups>(
+        rows, kRowBytes, reinterpret_cast<PackedParams*>(shared_ + layout_.params),
+        args_.pages + page * kPage.head_bytes(), position_ / 16 * 16 % layout::kPageTokens)
+        .pack();
+  }
+
   const AttentionDecodeArgs& args_;
   const AttentionLayout& layout_;
   std::uint8_t* shared_;
-  std::uint8_t* const& pages_;
-  std::uint16_t* const& raw_;  // INT4
   int lane_, warp_, rank_, kv_head_, sequence_;
   int position_, num_blocks_;
   int first_split_, first_block_, end_block_;  // of this warp
@@ -393,11 +324,7 @@ template <int D, int kGroups>
 __global__ void __launch_bounds__(32 * kAttentionWarps, kGroups <= 1 ? 2 : 1)
     attention_decode_kernel(const __grid_constant__ AttentionDecodeArgs args) {
   extern __shared__ __align__(128) std::uint8_t attention_shared[];
-  AttentionDecode<D, kGroups>(args, attention_shared,
-                              static_cast<int>(blockIdx.x) & (args.cluster - 1),
-                              static_cast<int>(blockIdx.x) >> args.log2_cluster,
-                              static_cast<int>(blockIdx.y), args.pages, args.raw)
-      .run();
+  AttentionDecode<D, kGroups>(args, attention_shared).run();
 }
 
 }  // namespace fut::cuda

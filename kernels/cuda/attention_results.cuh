@@ -45,19 +45,15 @@ class AttentionResults {
     return slot(warp_, index);
   }
 
-  // Barriers of the block between these three, and behind the last.
-  __device__ __forceinline__ void show_maxima(const AttentionState<D, kGroups>& state) const {
+  // This warp's result; `pending`: see AttentionState::close(). All warps of the block together.
+  __device__ __forceinline__ void take(AttentionState<D, kGroups>& state,
+                                       float (&pending)[2]) const {
     auto* maxima = reinterpret_cast<float2*>(shared_ + layout_.maxima);
     const int lane = threadIdx.x % 32;
     if (lane < 4) {
       maxima[warp_ * 4 + lane] = make_float2(state.maxima[0], state.maxima[1]);
     }
-  }
-  // This warp's result, scaled to the block's maxima; `pending`: see AttentionState::close().
-  __device__ __forceinline__ void keep(AttentionState<D, kGroups>& state,
-                                       float (&pending)[2]) const {
-    const auto* maxima = reinterpret_cast<const float2*>(shared_ + layout_.maxima);
-    const int lane = threadIdx.x % 32;
+    __syncthreads();
     float2 all = make_float2(-INFINITY, -INFINITY);
     for (int w = 0; w < kAttentionWarps; ++w) {
       const float2 m = maxima[w * 4 + lane % 4];
@@ -69,6 +65,7 @@ class AttentionResults {
     state.maxima[0] = all.x;
     state.maxima[1] = all.y;
     state.store(slot(0), layout_.stored_lanes);
+    __syncthreads();
   }
 
   // Sums of values go to the block that finishes them, the rest to all.
@@ -89,32 +86,10 @@ class AttentionResults {
     }
   }
 
-  // Without a cluster: the block's sums to memory, [value | row], layout_.slot_bytes of them.
-  __device__ __forceinline__ void send_to(std::uint8_t* partial) const {
-    const int values = kTiles * layout_.stored_lanes;
-    for (int i = threadIdx.x; i < values + 2 * kRows; i += blockDim.x) {
-      const bool is_maximum = i >= values && i < values + 2;
-      reinterpret_cast<float4*>(partial)[i] = is_maximum ? slot_element(0, i) : sum_of_warps(i);
-    }
-  }
-  // What all blocks sent, one behind the other, to where finish() looks for it.
-  __device__ __forceinline__ void collect(const std::uint8_t* partials) const {
-    const int values = kTiles * layout_.stored_lanes;
-    const int each = values + 2 * kRows;
-    for (int i = threadIdx.x; i < each * args_.cluster; i += blockDim.x) {
-      const int block = i / each;
-      const int element = i % each;
-      float4* place = element < values
-                          ? incoming(block) + element
-                          : reinterpret_cast<float4*>(incoming_rows(block)) + (element - values);
-      *place = reinterpret_cast<const float4*>(partials)[i];
-    }
-  }
-
   // This block's outputs. An output's parts are added by up to four neighbouring lanes.
   __device__ __forceinline__ void finish() const {
     const int log2_lanes = min(args_.log2_cluster, 2);
-    for (int i = threadIdx.x; i < 4 * share() << log2_lanes; i += blockDim.x) {
+    for (int i = threadIdx.x; i < 4 * share() << log2_lanes; i += 32 * kAttentionWarps) {
       finish_output(i >> log2_lanes, i & ((1 << log2_lanes) - 1), log2_lanes);
     }
   }

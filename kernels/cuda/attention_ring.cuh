@@ -53,9 +53,8 @@ class CodedRing {
   using Slot = CodedSlot<D, kGroups>;
 
   __device__ __forceinline__ CodedRing(const AttentionDecodeArgs& args, std::uint8_t* shared,
-                                       int warp, int kv_head, std::uint8_t* const& pages)
+                                       int warp, int kv_head)
       : args_(args),
-        pages_(pages),
         lane_(ptx::lane()),
         slots_(ptx::shared_address(shared + args.layout.coded) +
                warp * args.layout.coded_slots * Slot::kBytes) {
@@ -123,7 +122,8 @@ class CodedRing {
   // The page of block next_.
   __device__ __forceinline__ void find_page() {
     constexpr layout::KvPageInt4 kPage = Slot::page();
-    page_ = pages_ + ids_.id(next_ / kPageBlocks) * (args_.num_kv_heads * kPage.head_offset(1));
+    page_ =
+        args_.pages + ids_.id(next_ / kPageBlocks) * (args_.num_kv_heads * kPage.head_offset(1));
   }
 
   // A group of copies for the next block; an empty one past the end.
@@ -149,7 +149,6 @@ class CodedRing {
   }
 
   const AttentionDecodeArgs& args_;
-  std::uint8_t* const& pages_;
   int lane_;
   std::uint32_t slots_;
   // This lane's pieces, in a page and in a slot.

@@ -9,7 +9,6 @@
 
 #include "kernels/cuda/allocations.h"
 #include "kernels/cuda/attention_decode.h"
-#include "kernels/cuda/decode_layers.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/product_roof.h"
 #include "kernels/cuda/read_roof.h"
@@ -105,14 +104,6 @@ SaturationCounts CudaBackend::saturations() const {
                context_.stream());
   context_.stream().synchronize();
   return {.operands = counts[0], .attention_outputs = counts[1], .swiglu_outputs = counts[2]};
-}
-
-void CudaBackend::run_layers(std::span<const LayerArgs> layers) {
-  while (!layers.empty()) {
-    const std::size_t count = try_decode_layers(layers, context_);
-    if (count == 0) return run_op_by_op(*this, layers);
-    layers = layers.subspan(count);
-  }
 }
 
 std::vector<double> CudaBackend::time_runs(const Procedure& body, int runs) {

@@ -42,7 +42,6 @@ class CudaBackend final : public Backend {
   void linear_residual(const LinearResidualArgs& a) override { cuda::linear_residual(a, context_); }
   void gate_up_swiglu(const GateUpSwigluArgs& a) override { cuda::gate_up_swiglu(a, context_); }
   void lm_head(const LmHeadArgs& a) override { cuda::lm_head(a, context_); }
-  void run_layers(std::span<const LayerArgs> layers) override;
   void sample(const SampleArgs& a) override { cuda::sample(a, context_); }
   void advance(const StepState& state) override { cuda::advance(state, context_); }
   [[nodiscard]] OfflineOps* offline_ops() override { return &offline_; }

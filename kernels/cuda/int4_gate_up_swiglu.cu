@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cuda/atomic>
 
-#include "kernels/cuda/int4_epilogue.cuh"
 #include "kernels/cuda/int4_launch.cuh"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/cuda/int4_ops.h"
@@ -54,7 +53,9 @@ struct SwigluEpilogue {
     const int channel = output.strip * layout::RowOrder::kHalfStrip + output.g;
     const int token = output.token;
     if (channel >= channels) return false;
-    const float h = swiglu(lower, upper, r);
+    const float gate = lower * r;
+    const float silu = __fdiv_rn(gate, 1.0F + expf(-gate));
+    const float h = silu * (upper * r);
     out[token * stride + channel] = ptx::saturated_f16(h);
     numbers[static_cast<std::int64_t>(token) * channels + channel] = h;
     const bool large = fabsf(h) > 0x1p15F;

@@ -4,26 +4,36 @@
 // work     A block takes a contiguous run of strips and all of K, each of its warps one of the 16 segments
 //          of K. Sums of all strips, or of as many as there is room for, meet in shared memory at the end.
 // weights  see int4_weight_ring.cuh
-// tokens   see int4_tokens.cuh
-// sums     of a segment int4_products.cuh, segments merged as layout/k_segments.h says. None of it depends
-//          on the number of tokens, of blocks or of pieces: the same bits always.
-// bound    bytes of the weights; shared memory leaves room for one block a multiprocessor
+// tokens   F16, in shared memory, in the order of operand B of mma: for 64 columns lane t has the 16 halves
+//          that it needs of a token side by side.
+// sums     A group's products are added by the tensor core in one chain, which starts from the bias of the
+//          stored codes (once for all strips, by a product as well); times scale, groups ascending;
+//          segments merged as layout/k_segments.h says. None of it depends on the number of tokens, of
+//          blocks or of pieces: the same bits always.
+// bound    bytes of the weights
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/int4_gemm_plan.h"
 #include "kernels/cuda/int4_output.h"
-#include "kernels/cuda/int4_products.cuh"
-#include "kernels/cuda/int4_tokens.cuh"
+#include "kernels/cuda/int4_record.cuh"
 #include "kernels/cuda/int4_weight_ring.cuh"
 #include "kernels/cuda/ptx/async_copy_4.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
+#include "kernels/cuda/ptx/int4_mma.cuh"
 #include "kernels/cuda/ptx/warp.cuh"
 #include "kernels/cuda/rms.cuh"
 #include "kernels/cuda/tree_sum.cuh"
 
 namespace fut::cuda {
+
+// Where 4 columns of a token go in shared memory, in halves from the token's begin: columns k, k + 1,
+// and 16 halves on k + 2, k + 3. k is a multiple of 4.
+__device__ __forceinline__ int operand_offset(int k) {
+  const int column = k % 16;
+  return k / 64 * 64 + column % 8 / 2 * 16 + k % 64 / 16 * 4 + column / 8 * 2;
+}
 
 // An epilogue has
 //   bool store(output, lower, upper, r, inputs): the two sums, r of the operand's norm; whether
@@ -61,14 +71,14 @@ class Int4Gemm {
     stage_tokens();
     fetch_inputs(first_strip_, ahead);
     __syncwarp();  // a warp reads what it wrote itself
-    const Int4Products<Config> products = this->products();
-    products.template make_biases<1>(first_group_, end_group_);
+    find_operands();
+    make_biases();
     __syncwarp();
     for (int first = first_strip_; first < end_strip_; first += args_.round_strips) {
       const int end = min(first + args_.round_strips, end_strip_);
       for (int strip = first; strip < end; ++strip) {
         float sums[4];
-        add_segment(products, ring, sums);
+        add_segment(ring, sums);
         store_sums(strip - first, sums);
       }
       finish_block(first);
@@ -78,6 +88,8 @@ class Int4Gemm {
   }
 
  private:
+  static constexpr int kBlocks = Config::kGroup / 64;  // of 64 columns, in a group
+
   // ---- tokens -----------------------------------------------------------------------------------
 
   // Brings this warp's columns of the tokens into shared memory, and for a norm the sum of their squares.
@@ -94,34 +106,184 @@ class Int4Gemm {
 
   template <int kTokens, int kLoads>
   __device__ void stage_segment() {
-    Int4Tokens(shared_ + layout_.tokens, layout_.token_stride, args_.num_tokens,
-               reinterpret_cast<float*>(shared_ + layout_.squares))
-        .template stage<kTokens, kLoads>(operand_, warp_, first_group_ * Config::kGroup,
-                                         end_group_ * Config::kGroup);
+    const int begin = first_group_ * Config::kGroup;
+    const int end = end_group_ * Config::kGroup;
+    for (int first = 0; first < args_.num_tokens; first += kTokens) {
+      float squares[kTokens] = {};
+#pragma unroll 1
+      for (int k = begin; k < end; k += 128 * kLoads) {
+        stage_columns<kTokens, kLoads>(first, k + threadIdx.x % 32 * 4, end, squares);
+      }
+      if constexpr (Operand::kNormalised) {
+        for (int j = 0; j < kTokens; ++j) publish_squares(first + j, squares[j]);
+      }
+    }
+  }
+
+  template <int kTokens, int kLoads>
+  __device__ void stage_columns(int first_token, int k, int end, float (&squares)[kTokens]) {
+    uint2 halves[kTokens][kLoads];
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+#pragma unroll
+      for (int h = 0; h < kLoads; ++h) {
+        const int token = first_token + j;
+        const int column = k + 128 * h;
+        halves[j][h] = make_uint2(0, 0);
+        if (token < args_.num_tokens && column < end) {
+          halves[j][h] = operand_.load(token, column, squares[j]);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+#pragma unroll
+      for (int h = 0; h < kLoads; ++h) {
+        const int token = first_token + j;
+        const int column = k + 128 * h;
+        if (token >= args_.num_tokens || column >= end) continue;
+        put_columns(token, column, halves[j][h]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void put_columns(int token, int column, uint2 halves) const {
+    auto* row =
+        reinterpret_cast<std::uint32_t*>(shared_ + layout_.tokens + token * layout_.token_stride);
+    const int word = operand_offset(column) / 2;
+    row[word] = halves.x;
+    row[word + 8] = halves.y;
+  }
+
+  __device__ float* squares_of(int segment, int token) const {
+    return reinterpret_cast<float*>(shared_ + layout_.squares) + segment * kFewTokens + token;
+  }
+
+  __device__ void publish_squares(int token, float squares) {
+    squares = sum_of_lanes(squares);
+    if (token < args_.num_tokens && threadIdx.x % 32 == 0) *squares_of(warp_, token) = squares;
   }
 
   // ---- products ---------------------------------------------------------------------------------
 
-  // A token past the last one reads the last one's, and its sums are dropped.
-  [[nodiscard]] __device__ Int4Products<Config> products() const {
-    const int token = min(static_cast<int>(threadIdx.x) % 32 / 4, args_.num_tokens - 1);
-    return {ptx::shared_address(shared_ + layout_.tokens) + token * layout_.token_stride,
-            reinterpret_cast<float2*>(shared_ + layout_.biases)};
+  // Where this lane finds operand B. A token past the last one reads the last one's, and its sums are
+  // dropped.
+  __device__ void find_operands() {
+    const int lane = threadIdx.x % 32;
+    const int token = min(lane / 4, args_.num_tokens - 1);
+    operand_address_ = ptx::shared_address(shared_ + layout_.tokens) +
+                       token * layout_.token_stride + lane % 4 * 32;
+  }
+
+  // Two tiles of 16 columns of a group: number q of them.
+  __device__ uint4 load_operand(int group, int q) const {
+    return ptx::load_shared_16(operand_address_ + group * (2 * Config::kGroup) + q / 2 * 128 +
+                               q % 2 * 16);
+  }
+
+  // chain[i] += a times the tokens' columns of 64 columns of group + i, block `block` of it. make(i, k, a)
+  // gives operand A of 16 columns.
+  template <int kCount, class Make>
+  __device__ __forceinline__ void multiply_block(float (&chain)[kCount][4], int group, int block,
+                                                 const Make& make) const {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {  // two tiles of 16 columns at a time
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const uint4 b = load_operand(group + i, 2 * block + q);
+        std::uint32_t a[4];
+        make(i, 2 * q, a);
+        ptx::mma_m16n8k16(chain[i], a, b.x, b.y);
+        make(i, 2 * q + 1, a);
+        ptx::mma_m16n8k16(chain[i], a, b.z, b.w);
+      }
+    }
+  }
+
+  // Of rows g of a strip, for a group and this lane's two tokens.
+  __device__ float2* bias(int group) const {
+    return reinterpret_cast<float2*>(shared_ + layout_.biases) + group * 4 + threadIdx.x % 4;
+  }
+
+  // What the sums of each group of this warp's segment start from.
+  __device__ void make_biases() const {
+    for (int group = first_group_; group < end_group_; ++group) {
+      float chain[1][4] = {};
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        multiply_block<1>(chain, group, b,
+                          [](int, int, std::uint32_t(&a)[4]) { ptx::bias_operand(a); });
+      }
+      if (threadIdx.x % 32 < 4) *bias(group) = make_float2(chain[0][0], chain[0][1]);
+    }
   }
 
   // The sums of this warp's segment of a strip, in units of kInt4LowUnit and kInt4HighUnit.
-  __device__ __forceinline__ void add_segment(const Int4Products<Config>& products,
-                                              WeightRing<Config>& ring, float (&sums)[4]) {
+  __device__ __forceinline__ void add_segment(WeightRing<Config>& ring, float (&sums)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums[j] = 0;
 #pragma unroll 1
     for (int group = first_group_; group < end_group_; group += Config::kPieceGroups) {
-      products.add_piece(ring.wait(), group, end_group_, sums);
-      // Loads of all lanes come before the copy that takes their place: release() has the barrier of the
-      // warp and the fence between the two proxies that say so. Without the fence results were wrong now
-      // and then.
-      ring.release();
+      multiply_piece(ring, group, sums);
     }
+  }
+
+  __device__ __forceinline__ void multiply_piece(WeightRing<Config>& ring, int group,
+                                                 float (&sums)[4]) {
+    constexpr int kGroups = Config::kPieceGroups;
+    const std::uint32_t piece = ring.wait();
+    if (group + kGroups <= end_group_) {
+#pragma unroll
+      for (int i = 0; i < kGroups; i += 2) {
+        multiply_groups<2>(piece + i * Config::kRecordBytes, group + i, sums);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        if (i > 0 && group + i >= end_group_) break;
+        multiply_groups<1>(piece + i * Config::kRecordBytes, group + i, sums);
+      }
+    }
+    // Loads of all lanes come before the copy that takes their place: release() has the barrier of the
+    // warp and the fence between the two proxies that say so. Without the fence results were wrong now
+    // and then.
+    ring.release();
+  }
+
+  // Of kCount groups side by side, so that the tensor core has as many chains to work at.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_groups(std::uint32_t records, int group,
+                                                  float (&sums)[4]) {
+    float chain[kCount][4];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) start_chain(group + i, chain[i]);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      uint4 words[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        words[i] = load_codes(records + i * Config::kRecordBytes, b);
+      }
+      multiply_block<kCount>(chain, group, b, [&](int i, int k, std::uint32_t(&a)[4]) {
+        const uint4& w = words[i];
+        ptx::unpack_codes(a, k == 0 ? w.x : k == 1 ? w.y : k == 2 ? w.z : w.w);
+      });
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float2 scales = load_scales<Config::kRecordBytes>(records + i * Config::kRecordBytes);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[j] += (j < 2 ? scales.x : scales.y) * chain[i][j];
+    }
+  }
+
+  __device__ __forceinline__ void start_chain(int group, float (&chain)[4]) const {
+    constexpr float kUpper = layout::kInt4UnitRatio;  // rows g + 8
+    const float2 start = *bias(group);
+    chain[0] = start.x;
+    chain[1] = start.y;
+    chain[2] = start.x * kUpper;
+    chain[3] = start.y * kUpper;
   }
 
   // ---- sums of a block ---------------------------------------------------------
@@ -133,7 +295,17 @@ class Int4Gemm {
   }
 
   __device__ __forceinline__ void store_sums(int strip, const float (&sums)[4]) const {
-    store_segment_sums(partial(strip, warp_), args_.num_tokens, sums);
+    const int tokens = args_.num_tokens;
+    const int token = threadIdx.x % 4 * 2;
+    float* row = partial(strip, warp_) + threadIdx.x % 32 / 4 * tokens + token;
+    if (token < tokens) {
+      row[0] = sums[0];
+      row[8 * tokens] = sums[2];
+    }
+    if (token + 1 < tokens) {
+      row[1] = sums[1];
+      row[8 * tokens + 1] = sums[3];
+    }
   }
 
   __device__ void finish_block(int first) {
@@ -187,9 +359,8 @@ class Int4Gemm {
   // 1 / rms of a token, for operands that are normalised afterwards.
   __device__ float row_scale(int token) const {
     if constexpr (Operand::kNormalised) {
-      const auto* squares = reinterpret_cast<const float*>(shared_ + layout_.squares) + token;
-      return inverse_rms(tree_sum<layout::kNumKSegments>(squares, kFewTokens),
-                         args_.num_groups * Config::kGroup, operand_.eps);
+      const float squares = tree_sum<layout::kNumKSegments>(squares_of(0, token), kFewTokens);
+      return inverse_rms(squares, args_.num_groups * Config::kGroup, operand_.eps);
     } else {
       return 1.0F;
     }
@@ -203,11 +374,12 @@ class Int4Gemm {
   int warp_;
   int first_strip_, end_strip_;
   int first_group_, end_group_;  // of this warp's segment
-  bool noticed_ = false;         // by the epilogue's store()
+  std::uint32_t operand_address_ = 0;
+  bool noticed_ = false;  // by the epilogue's store()
 };
 
 template <class Config, class Operand, class Epilogue>
-__global__ void __launch_bounds__(kInt4GemmThreads, 1)
+__global__ void __launch_bounds__(kInt4GemmThreads, Config::kLeastBlocks)
     int4_gemm_kernel(const __grid_constant__ Int4GemmArgs args,
                      const __grid_constant__ Operand operand,
                      const __grid_constant__ Epilogue epilogue) {

@@ -33,6 +33,9 @@ template <int kPieceGroups_, int kGroup_>
 struct Int4GemmConfig {
   static constexpr int kPieceGroups = kPieceGroups_;
   static constexpr int kGroup = kGroup_;
+  // For __launch_bounds__: 0 leaves it to the compiler, which then finds room for two blocks a
+  // multiprocessor where it can; where it cannot it is not to try.
+  static constexpr int kLeastBlocks = kPieceGroups == 2 && kGroup == 128 ? 0 : 1;
   static constexpr int kRecordBytes = layout::Int4Tile{16, kGroup_, kGroup_}.record_bytes();
   static constexpr int kPieceBytes = kPieceGroups * kRecordBytes;
 };

@@ -3,12 +3,23 @@
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 
-#include "kernels/cuda/int4_f16_operand.cuh"
 #include "kernels/cuda/int4_launch.cuh"
 #include "kernels/cuda/int4_ops.h"
 
 namespace fut::cuda {
 namespace {
+
+// Tokens that are F16 already.
+struct F16Operand {
+  static constexpr bool kNormalised = false;
+  const std::uint16_t* x;
+  std::int64_t stride;
+
+  // Columns k .. k + 3 of a token.
+  __device__ uint2 load(int token, int k, float&) const {
+    return *reinterpret_cast<const uint2*>(x + token * stride + k);
+  }
+};
 
 // Adds to a float32 residual.
 struct ResidualEpilogue {

@@ -4,7 +4,6 @@
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 
-#include "kernels/cuda/int4_epilogue.cuh"
 #include "kernels/cuda/int4_launch.cuh"
 #include "kernels/cuda/int4_normed_operand.cuh"
 #include "kernels/cuda/int4_ops.h"
@@ -63,9 +62,11 @@ struct RopeEpilogue {
     Out* place = head < a.num_q_heads ? static_cast<Out*>(a.q_out.data) +
                                             token * a.q_out.row_stride + head * a.head_dim
                                       : key_place(token, position, head - a.num_q_heads);
-    turn_pair(lower, upper, inputs[0], inputs[1]);
-    put(place + i, lower);
-    put(place + i + a.head_dim / 2, upper);
+    const float cos = inputs[0];
+    const float sin = inputs[1];
+    // Apart, as the contract has it: no product may be fused with the sum.
+    put(place + i, __fsub_rn(__fmul_rn(lower, cos), __fmul_rn(upper, sin)));
+    put(place + i + a.head_dim / 2, __fadd_rn(__fmul_rn(upper, cos), __fmul_rn(lower, sin)));
     return false;
   }
 

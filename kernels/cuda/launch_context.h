@@ -24,8 +24,6 @@ enum class ScratchUse {
   AttentionHistory,
   AttentionQueries,
   Sampling,
-  LayerCounters,
-  LayerResults,
   kCount
 };
 

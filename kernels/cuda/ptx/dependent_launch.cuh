@@ -12,13 +12,4 @@ __device__ __forceinline__ void take_turn() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// The two halves of it, for a kernel whose blocks wait for each other: its successor's must not take a place
-// before all of its own have one.
-__device__ __forceinline__ void let_successors_start() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-__device__ __forceinline__ void wait_for_predecessors() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 }  // namespace fut::cuda::ptx

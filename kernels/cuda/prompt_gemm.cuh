@@ -17,7 +17,6 @@
 #include "kernels/cuda/prompt_gemm_plan.h"
 #include "kernels/cuda/ptx/bulk_copy.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
-#include "kernels/cuda/ptx/cluster_memory.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/ptx/tensor_copy.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -67,6 +66,31 @@ class PromptGemm {
         barriers_(ring_ + kStages * kStageBytes),
         rank_(static_cast<int>(blockIdx.x) % args.cluster) {}
 
+  __device__ __forceinline__ void run(const Epilogue& epilogue) const {
+    // The same for all lanes of a warp, so that the compiler knows it.
+    const int warpgroup = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
+    if (threadIdx.x == 0) {
+      ptx::prefetch_map(maps_.x);
+      ptx::prefetch_map(maps_.weights[0]);
+      init_barriers();
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    ptx::take_turn();
+    if (warpgroup == 0) {
+      ptx::give_registers<56>();
+      if (threadIdx.x == 0) produce();
+      __syncwarp();
+    } else {
+      ptx::take_registers<224>();
+      consume(warpgroup - 1, epilogue);
+    }
+    // Nobody leaves while the other block may still write into its ring or arrive at its barriers.
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+
+ private:
   // By one thread, before anybody uses the ring.
   __device__ void init_barriers() const {
     for (int s = 0; s < kStages; ++s) {
@@ -126,7 +150,6 @@ class PromptGemm {
     }
   }
 
- private:
   __device__ static std::uint8_t* aligned(std::uint8_t* shared) {
     const std::uint32_t over = ptx::shared_address(shared) % kPromptAlignment;
     return shared + (over == 0 ? 0 : kPromptAlignment - over);
@@ -253,28 +276,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
                        const __grid_constant__ PromptGemmArgs args,
                        const __grid_constant__ Epilogue epilogue) {
   extern __shared__ __align__(1024) std::uint8_t prompt_gemm_shared[];
-  const PromptGemm<Format, kTileRows, kSpread, Epilogue> gemm(maps, args, prompt_gemm_shared);
-  // The same for all lanes of a warp, so that the compiler knows it.
-  const int warpgroup = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
-  if (threadIdx.x == 0) {
-    ptx::prefetch_map(maps.x);
-    ptx::prefetch_map(maps.weights[0]);
-    gemm.init_barriers();
-  }
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-  ptx::take_turn();
-  if (warpgroup == 0) {
-    ptx::give_registers<56>();
-    if (threadIdx.x == 0) gemm.produce();
-    __syncwarp();
-  } else {
-    ptx::take_registers<224>();
-    gemm.consume(warpgroup - 1, epilogue);
-  }
-  // Nobody leaves while the other block may still write into its ring or arrive at its barriers.
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
+  PromptGemm<Format, kTileRows, kSpread, Epilogue>(maps, args, prompt_gemm_shared).run(epilogue);
 }
 
 }  // namespace fut::cuda

@@ -30,6 +30,9 @@ struct Launch {
   std::int64_t readable_bytes = 0;
   std::uint32_t seed = 0;  // of all that is drawn; the last three bits choose how turns are taken
   std::function<void()> first_turn = {};  // the kernels before have ended, for this cluster
+  // Threads may wait for a barrier's first phase twice. Where they may not, a parity that never turns is told from
+  // that at once.
+  bool first_phase_twice = false;
 };
 
 // Runs `kernel`, given a block's shared memory, by every thread, cluster after cluster; what went wrong,
@@ -46,6 +49,7 @@ struct Tensor {
   std::array<int, 3> box = {1, 1, 1};
   bool swizzled = true;      // rows of 128 bytes, their pieces of 16 exchanged as wgmma wants it
   bool is_constant = false;  // may be read before the kernel's turn
+  bool spread = false;       // rows of a box in the order of layout/prompt_tile.h
 };
 
 // ---- for the headers that stand in for instructions, called by emulated threads --------------------
@@ -77,6 +81,9 @@ void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t b
 // The box of a tensor that begins at `at`, to the own block's memory, which is poisoned.
 void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
               std::uint32_t barrier);
+// The same to any block's memory and a barrier of that block, which need not expect it yet.
+void copy_box_to(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
+                 std::uint32_t barrier);
 void copy_4_bytes(std::uint32_t destination, const void* source);
 // Calls land(destination, source) for this thread's copies.
 void land_copies(void (*land)(std::uint8_t* destination, const void* source));

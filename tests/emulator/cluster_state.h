@@ -78,6 +78,7 @@ struct Barrier {
   std::int64_t bytes = 0;  // expected and not there
   std::vector<Thread*> waiting;
   std::vector<std::uint32_t> next;  // phase that a thread of the block waits for, by its index
+  std::vector<bool> repeated;       // a thread has waited for the first phase twice
   std::array<SanitizerOrder, 2> orders;
   SanitizerOrder requests;
 
@@ -136,7 +137,7 @@ class Cluster {
   void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t bytes,
                     std::uint32_t barrier);
   void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
-                std::uint32_t barrier);
+                std::uint32_t barrier, bool own);
   void check_readable(const void* source, std::int64_t bytes);
   void meet(Collective kind, const Operands& operands);
   int sync_block(int value, bool asks);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/layout/prompt_tile.h"
 #include "tests/emulator/cluster_state.h"
 
 namespace fut::emulator {
@@ -50,6 +51,7 @@ void Cluster::barrier_init(std::uint32_t address, std::uint32_t arrivals) {
   auto barrier = std::make_unique<Barrier>();
   barrier->waiting.reserve(static_cast<std::size_t>(launch_.threads));
   barrier->next.resize(static_cast<std::size_t>(launch_.threads));
+  barrier->repeated.resize(static_cast<std::size_t>(launch_.threads));
   barrier->arrivals = barrier->pending = arrivals;
   // The barrier's 8 bytes hold its number: who writes over them is found out.
   const std::array<std::uint32_t, 2> words = {kBarrierMark,
@@ -89,6 +91,12 @@ void Cluster::barrier_wait(std::uint32_t address, std::uint32_t parity) {
   Barrier& b = barrier(address);
   std::uint32_t& next = b.next[static_cast<std::size_t>(self().index)];
   if (next == 0 && b.phase == 0 && parity == 1) return;  // the phase before the first
+  if (launch_.first_phase_twice && next == 1 && parity == 0 && b.phase == 1) {
+    const auto thread = static_cast<std::size_t>(self().index);
+    if (b.repeated[thread]) fail("waits for the first phase a third time");
+    b.repeated[thread] = true;
+    return;
+  }
   const std::uint32_t phase = next++;
   if (parity != phase % 2) fail("waits for a phase two ahead, or again for the last one");
   for (;;) {
@@ -135,7 +143,7 @@ void Cluster::bulk_copy_to(std::uint32_t destination, const void* source, std::u
 }
 
 void Cluster::copy_box(std::uint32_t destination, const Tensor& tensor,
-                       const std::array<int, 3>& at, std::uint32_t address) {
+                       const std::array<int, 3>& at, std::uint32_t address, bool own) {
   const int row_bytes = tensor.box[0] * tensor.element_bytes;
   if (!tensor.is_constant && !self().has_turn) fail("reads a tensor before its turn");
   if (tensor.swizzled ? row_bytes != kSwizzledBytes : row_bytes % 16 != 0) {
@@ -146,15 +154,15 @@ void Cluster::copy_box(std::uint32_t destination, const Tensor& tensor,
     fail("a tensor that is not of multiples of 16");
   }
   const int bytes = row_bytes * tensor.box[1] * tensor.box[2];
-  std::uint8_t* place =
-      memory(destination, bytes, tensor.swizzled ? 8 * kSwizzledBytes : 128, true);
+  if (&block_at(destination) != &block_at(address)) fail("sent to one block, told to another");
+  std::uint8_t* place = memory(destination, bytes, tensor.swizzled ? 8 * kSwizzledBytes : 128, own);
   std::memset(place, kGuard, static_cast<std::size_t>(bytes));
-  const BulkCopy copy{.barrier = &barrier(address),
+  const BulkCopy copy{.barrier = &barrier(address, own),
                       .destination = place,
                       .bytes = static_cast<std::uint32_t>(bytes),
                       .tensor = &tensor,
                       .at = at};
-  if (copy.barrier->bytes < bytes) fail("a copy that its barrier does not expect");
+  if (own && copy.barrier->bytes < bytes) fail("a copy that its barrier does not expect");
   ask_for(copy);
 }
 
@@ -175,8 +183,13 @@ namespace {
 void fill_row(const BulkCopy& copy, int r) {
   const Tensor& t = *copy.tensor;
   const int row_bytes = t.box[0] * t.element_bytes;
-  const std::array<std::int64_t, 3> at = {copy.at[0], copy.at[1] + r % t.box[1],
-                                          copy.at[2] + r / t.box[1]};
+  const int row_of_box = r % t.box[1];
+  const int block = row_of_box / layout::kSpreadRows * layout::kSpreadRows;
+  const std::array<std::int64_t, 3> at = {
+      copy.at[0],
+      copy.at[1] +
+          (t.spread ? block + layout::spread_row(row_of_box % layout::kSpreadRows) : row_of_box),
+      copy.at[2] + r / t.box[1]};
   const bool inside = at[1] >= 0 && at[1] < t.sizes[1] && at[2] >= 0 && at[2] < t.sizes[2];
   const auto* source = static_cast<const std::uint8_t*>(t.data) + at[0] * t.element_bytes +
                        at[1] * t.strides[0] + at[2] * t.strides[1];

@@ -44,7 +44,11 @@ void bulk_copy_to(std::uint32_t destination, const void* source, std::uint32_t b
 }
 void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
               std::uint32_t barrier) {
-  current->copy_box(destination, tensor, at, barrier);
+  current->copy_box(destination, tensor, at, barrier, true);
+}
+void copy_box_to(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
+                 std::uint32_t barrier) {
+  current->copy_box(destination, tensor, at, barrier, false);
 }
 void copy_4_bytes(std::uint32_t destination, const void* source) {
   current->self().copies.push_back({own_memory(destination, 4, 4), source});

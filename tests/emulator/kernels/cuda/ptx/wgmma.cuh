@@ -6,14 +6,20 @@
 #include <cstring>
 
 #include "kernels/cuda/ptx/bulk_copy.cuh"
+#include "kernels/numeric/e4m3.h"
 
 namespace fut::cuda::ptx {
 
 struct Bf16Operands {};
+struct E4m3Operands {};
 
 inline std::uint64_t wgmma_descriptor(std::uint32_t address) {
   if (address % 1024 != 0) emulator::fail("an operand that stands askew");
   return address >> 4 | std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
+}
+
+inline std::uint64_t descriptor_after(std::uint64_t descriptor, std::uint32_t steps) {
+  return descriptor + steps;
 }
 
 inline void wgmma_fence() {
@@ -81,6 +87,34 @@ void wgmma(Bf16Operands, float (&d)[kCount], std::uint64_t a, std::uint64_t b, i
       }
     }
     multiply_rows<false>(sums, kCount, rows, b, thread % 4, accumulate != 0);
+  });
+}
+// Steps of 32 numbers of one byte.
+inline std::array<float, 32> wgmma_e4m3_row(std::uint64_t descriptor, int row) {
+  std::array<float, 32> numbers;
+  for (int k = 0; k < 32; k += 16) {
+    const std::uint8_t* place =
+        emulator::own_memory(wgmma_place<false>(descriptor, row, k / 2), 16, 16);
+    for (int i = 0; i < 16; ++i) numbers[static_cast<std::size_t>(k + i)] = e4m3_to_f32(place[i]);
+  }
+  return numbers;
+}
+template <int kCount>
+void wgmma(E4m3Operands, float (&d)[kCount], std::uint64_t a, std::uint64_t b, int accumulate) {
+  float* sums = d;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  emulator::ask_for_product([=] {
+    const int token = thread / 32 * 16 + thread % 32 / 4;
+    const std::array<std::array<float, 32>, 2> tokens = {wgmma_e4m3_row(a, token),
+                                                         wgmma_e4m3_row(a, token + 8)};
+    for (int column = 0; column < kCount / 2; ++column) {
+      const auto row = wgmma_e4m3_row(b, column / 2 * 8 + thread % 4 * 2 + column % 2);
+      for (std::size_t half = 0; half < 2; ++half) {
+        float& sum = sums[column / 2 * 4 + static_cast<int>(half) * 2 + column % 2];
+        if (accumulate == 0) sum = 0;
+        for (std::size_t k = 0; k < 32; ++k) sum += tokens[half][k] * row[k];
+      }
+    }
   });
 }
 

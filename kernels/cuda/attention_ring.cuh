@@ -3,8 +3,6 @@
 // fence between them and ordinary loads, and no instructions of a single lane.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cmath>
-#include <cuda_runtime.h>
 
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/ptx/async_copy.cuh"

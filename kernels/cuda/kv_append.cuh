@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <cuda_runtime.h>
 
 #include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/bulk_copy.cuh"

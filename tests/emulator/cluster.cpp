@@ -113,16 +113,24 @@ std::string Cluster::run() {
   current = this;
   running_ = next();
   cuda::blockDim.x = static_cast<std::uint32_t>(launch_.threads);
-  cuda::gridDim.x = static_cast<std::uint32_t>(launch_.num_blocks);
-  cuda::threadIdx.x = static_cast<std::uint32_t>(running_->index);
-  cuda::blockIdx.x = static_cast<std::uint32_t>(running_->block->index);
-  running_->block->started = true;
+  cuda::gridDim.x = static_cast<std::uint32_t>(launch_.blocks_in_row > 0 ? launch_.blocks_in_row
+                                                                         : launch_.num_blocks);
+  place_thread();
   sanitizer_switch(running_->sanitizer);
   Fiber::change(main_, running_->fiber);
   sanitizer_acquire(end_order_);
   current = nullptr;
   if (!error_.empty()) return error_;
   return check_at_end();
+}
+
+// Where the thread that runs stands, in the words that it reads.
+void Cluster::place_thread() {
+  const auto block = static_cast<std::uint32_t>(running_->block->index);
+  cuda::threadIdx.x = static_cast<std::uint32_t>(running_->index);
+  cuda::blockIdx.x = block % cuda::gridDim.x;
+  cuda::blockIdx.y = block / cuda::gridDim.x;
+  running_->block->started = true;
 }
 
 void Cluster::make_ready(Thread& thread) {
@@ -180,9 +188,7 @@ void Cluster::run_next() {
     sanitizer_switch(main_sanitizer_);
     Fiber::change(from.fiber, main_);
   }
-  cuda::threadIdx.x = static_cast<std::uint32_t>(running_->index);
-  cuda::blockIdx.x = static_cast<std::uint32_t>(running_->block->index);
-  running_->block->started = true;
+  place_thread();
   sanitizer_switch(running_->sanitizer);
   Fiber::change(from.fiber, running_->fiber);
 }
@@ -197,6 +203,9 @@ void Cluster::end_thread() {
   if (t.arrivals != t.waits_done)
     fail("ended between arriving at the cluster's barrier and waiting");
   if (!t.copies.empty()) fail("ended before its copies of 4 bytes were there");
+  for (const auto& group : t.groups_16) {
+    if (!group.empty()) fail("ended before its copies of 16 bytes were there");
+  }
   t.ended = true;
   sanitizer_release(end_order_);
   if (--t.block->running == 0) {
@@ -281,7 +290,8 @@ namespace {
 
 using Lanes = std::array<Operands, kWarpLanes>;
 
-float half_of(std::uint32_t word, int i) {
+float half_of(std::uint32_t word, int i, bool is_bf16) {
+  if (is_bf16) return bf16_to_f32(static_cast<std::uint16_t>(word >> 16 * i));
   static const auto kFloats = [] {
     auto floats = std::make_unique<std::array<float, 65536>>();
     for (std::uint32_t bits = 0; bits < 65536; ++bits) {
@@ -302,10 +312,11 @@ void multiply_step(const Lanes& lanes, int step, int tile) {
     const std::size_t t = lane % 4;
     const Product& p = lanes[lane].product;
     for (std::size_t i = 0; i < 8; ++i) {
-      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = half_of(p.a[step][i / 2], i % 2);
+      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = half_of(p.a[step][i / 2], i % 2, p.is_bf16);
     }
     for (std::size_t i = 0; i < 4; ++i) {
-      b[2 * t + i % 2 + i / 2 * 8][g] = half_of(p.b[step * p.tiles + tile][i / 2], i % 2);
+      b[2 * t + i % 2 + i / 2 * 8][g] =
+          half_of(p.b[step * p.tiles + tile][i / 2], i % 2, p.is_bf16);
       c[g + i / 2 * 8][2 * t + i % 2] = p.c[tile][i];
     }
   }

@@ -30,6 +30,7 @@ struct Launch {
   std::int64_t readable_bytes = 0;
   std::uint32_t seed = 0;  // of all that is drawn; the last three bits choose how turns are taken
   std::function<void()> first_turn = {};  // the kernels before have ended, for this cluster
+  int blocks_in_row = 0;                  // blockIdx.y counts the rows; 0: one row
   // Threads may wait for a barrier's first phase twice. Where they may not, a parity that never turns is told from
   // that at once.
   bool first_phase_twice = false;
@@ -84,6 +85,11 @@ void copy_box(std::uint32_t destination, const Tensor& tensor, const std::array<
 // The same to any block's memory and a barrier of that block, which need not expect it yet.
 void copy_box_to(std::uint32_t destination, const Tensor& tensor, const std::array<int, 3>& at,
                  std::uint32_t barrier);
+// Zeros where there is no source. Those asked for make a group; until at most `pending` groups are under way.
+// A copy arrives as late as may be.
+void copy_16_bytes(std::uint32_t destination, const void* source);
+void end_copies();
+void wait_for_copies(int pending);
 void copy_4_bytes(std::uint32_t destination, const void* source);
 // Calls land(destination, source) for this thread's copies.
 void land_copies(void (*land)(std::uint8_t* destination, const void* source));
@@ -91,13 +97,14 @@ void land_copies(void (*land)(std::uint8_t* destination, const void* source));
 void sync_warp();
 // The 32 bits that lane `from` of the warp gives.
 [[nodiscard]] std::uint32_t exchange(std::uint32_t value, int from);
-// c[tile] += a[step] b[step][tile] as mma.m16n8k16 has its fragments, FP16 operands; columns of a ascending,
-// one after the other.
+// c[tile] += a[step] b[step][tile] as mma.m16n8k16 has its fragments, FP16 or BF16 operands; columns of a
+// ascending, one after the other.
 struct Product {
   float (*c)[4];
   const std::uint32_t (*a)[4];
   const std::uint32_t (*b)[2];
   int tiles, steps;
+  bool is_bf16 = false;
 };
 void multiply(const Product& product);
 // Of the block; whether any thread's `value` is not 0.

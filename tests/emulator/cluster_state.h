@@ -36,6 +36,10 @@ struct Copy4 {
   std::uint8_t* destination;
   const void* source;
 };
+struct Copy16 {
+  std::uint8_t* destination;
+  std::array<std::uint8_t, 16> bytes;
+};
 
 struct Thread {
   Fiber fiber;
@@ -49,6 +53,8 @@ struct Thread {
   int any = 0;                       // result of a barrier of the block
   int warpgroup_products = 0;        // that it began
   std::vector<Copy4> copies;
+  std::vector<Copy16> asked_16;
+  std::deque<std::vector<Copy16>> groups_16;
   std::vector<std::function<void()>> asked;  // products
   std::deque<std::vector<std::function<void()>>> groups;
 };
@@ -148,6 +154,7 @@ class Cluster {
  private:
   [[nodiscard]] unsigned draw(unsigned below) { return static_cast<unsigned>(engine_()) % below; }
   void set_up_block(int rank, int first_block, const Launch& launch, const Stacks& stacks);
+  void place_thread();
   void make_ready(Thread& thread);
   void suspend(Waits why);
   void run_next();

@@ -19,7 +19,7 @@
 namespace fut::cuda {
 
 struct Dimensions {
-  std::uint32_t x = 0;
+  std::uint32_t x = 0, y = 0;
 };
 // Of the thread that runs: the emulator sets them whenever another one takes over.
 extern Dimensions threadIdx, blockIdx, blockDim, gridDim;
@@ -51,6 +51,9 @@ inline uint2 make_uint2(std::uint32_t x, std::uint32_t y) {
 
 inline float __uint_as_float(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
+}
+inline std::uint32_t __float_as_uint(float v) {
+  return std::bit_cast<std::uint32_t>(v);
 }
 inline int min(int a, int b) {
   return a < b ? a : b;
@@ -103,6 +106,17 @@ inline std::uint32_t __ballot_sync(std::uint32_t lanes, bool value) {
     all |= shuffled(lanes, std::uint32_t{value}, from) << from;
   }
   return all;
+}
+inline bool __any_sync(std::uint32_t lanes, bool value) {
+  return __ballot_sync(lanes, value) != 0;
+}
+inline std::uint32_t __reduce_max_sync(std::uint32_t lanes, std::uint32_t value) {
+  std::uint32_t largest = 0;
+  for (int from = 0; from < 32; ++from) {
+    const std::uint32_t other = shuffled(lanes, value, from);
+    largest = other > largest ? other : largest;
+  }
+  return largest;
 }
 inline std::uint32_t __reduce_add_sync(std::uint32_t lanes, std::uint32_t value) {
   std::uint32_t sum = 0;

@@ -50,6 +50,24 @@ void copy_box_to(std::uint32_t destination, const Tensor& tensor, const std::arr
                  std::uint32_t barrier) {
   current->copy_box(destination, tensor, at, barrier, false);
 }
+void copy_16_bytes(std::uint32_t destination, const void* source) {
+  Copy16 copy = {own_memory(destination, 16, 16), {}};
+  if (source != nullptr) std::memcpy(copy.bytes.data(), source, copy.bytes.size());
+  current->self().asked_16.push_back(copy);
+}
+void end_copies() {
+  Thread& t = current->self();
+  t.groups_16.push_back(std::move(t.asked_16));
+  t.asked_16.clear();
+}
+void wait_for_copies(int pending) {
+  Thread& t = current->self();
+  for (; static_cast<int>(t.groups_16.size()) > pending; t.groups_16.pop_front()) {
+    for (const Copy16& copy : t.groups_16.front()) {
+      std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
+    }
+  }
+}
 void copy_4_bytes(std::uint32_t destination, const void* source) {
   current->self().copies.push_back({own_memory(destination, 4, 4), source});
 }

@@ -12,6 +12,11 @@ std::vector<float> DenseAttention::queries() const {
 }
 
 std::vector<float> DenseAttention::run(Backend& backend, const std::vector<float>& q) const {
+  return run(backend, q, [&](const AttentionArgs& args) { backend.attention(args); });
+}
+
+std::vector<float> DenseAttention::run(Backend& backend, const std::vector<float>& q,
+                                       const std::function<void(const AttentionArgs&)>& op) const {
   std::vector<int> lengths;
   for (const SequenceShape& s : sequences) lengths.push_back(s.kv_length);
   const RaggedCase step(backend, sequences, {num_kv_heads, head_dim}, lengths, cache);
@@ -28,7 +33,7 @@ std::vector<float> DenseAttention::run(Backend& backend, const std::vector<float
   args.kv = step.kv();
   args.out_scales = out_scales.empty() ? nullptr : scales.data();
   args.out = result.view();
-  backend.attention(args);
+  op(args);
   EXPECT_TRUE(same_bits(pages, step.pages(), {1, static_cast<std::int64_t>(pages.size())}));
   return result.values();
 }

@@ -2,6 +2,7 @@
 // what a backend gives, what the contract gives, and bounds.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "tests/support/attention_reference.h"
@@ -28,6 +29,9 @@ struct DenseAttention {
 
   // out, widened. A cache that was written to fails the test.
   [[nodiscard]] std::vector<float> run(Backend& backend, const std::vector<float>& q) const;
+  // The same by `op` on the backend's memory.
+  [[nodiscard]] std::vector<float> run(Backend& backend, const std::vector<float>& q,
+                                       const std::function<void(const AttentionArgs&)>& op) const;
   [[nodiscard]] std::vector<float> expected(const std::vector<float>& q) const;
   [[nodiscard]] std::vector<Bounded> bounds(const std::vector<float>& q) const;
 

@@ -54,6 +54,10 @@ inline void store_shared_floats(std::uint32_t address, const float4& v) {
 inline void store_shared_16(std::uint32_t address, const uint4& v) {
   std::memcpy(emulator::own_memory(address, 16, 16), &v, 16);
 }
+template <int kWords>
+void load_shared_words(std::uint32_t (&words)[kWords], std::uint32_t address) {
+  std::memcpy(words, emulator::own_memory(address, 4 * kWords, 4 * kWords), 4 * kWords);
+}
 inline float load_shared_bf16(std::uint32_t address) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, emulator::own_memory(address, 2, 2), 2);

@@ -13,6 +13,9 @@ inline std::uint32_t address_in_block(std::uint32_t address, std::uint32_t rank)
 inline void store_in_cluster(std::uint32_t address, float value) {
   std::memcpy(emulator::cluster_memory(address, 4, 4), &value, 4);
 }
+inline void store_in_cluster_16(std::uint32_t address, const float4& v) {
+  std::memcpy(emulator::cluster_memory(address, 16, 16), &v, 16);
+}
 inline void store_shared_pair(std::uint32_t address, const float2& v) {
   std::memcpy(emulator::own_memory(address, 8, 8), &v, 8);
 }

@@ -7,6 +7,9 @@
 
 namespace fut::cuda::ptx {
 
+inline std::uint32_t f16x2(float low, float high) {
+  return f32_to_f16(low) | static_cast<std::uint32_t>(f32_to_f16(high)) << 16;
+}
 inline std::uint32_t bf16x2(float low, float high) {
   return f32_to_bf16(low) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
 }

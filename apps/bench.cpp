@@ -1,13 +1,11 @@
 // fut bench: how long a decode step takes, and how much of that memory alone would take; or the same of
 // prompts and arithmetic.
-#include <algorithm>
-#include <cmath>
-
 #include "apps/bench/compare_reports.h"
 #include "apps/bench/latency.h"
 #include "apps/bench/latency_flags.h"
-#include "apps/bench_prompts.h"
-#include "apps/bench_serve.h"
+#include "apps/bench/prompts.h"
+#include "apps/bench/serve.h"
+#include "apps/bench/statistics.h"
 #include "apps/commands.h"
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
@@ -102,36 +100,22 @@ int measure_prompts(const BenchOptions& options, Subject& s, Reporter& reporter)
   return 0;
 }
 
-struct Timing {
-  double median_us = 0;
-  double p99_us = 0;
-};
-
-Timing summarise(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  const auto at = [&](double share) {
-    const double last = static_cast<double>(times.size() - 1);
-    return times[static_cast<std::size_t>(std::lround(share * last))];
-  };
-  return {at(0.5), at(0.99)};
-}
-
-Timing time_of(Backend& backend, const Backend::Procedure& body, int warm_up, int repetitions) {
+Summary time_of(Backend& backend, const Backend::Procedure& body, int warm_up, int repetitions) {
   for (int i = 0; i < warm_up; ++i) body();
   backend.synchronize();
   throw_if_interrupted();
   return summarise(backend.time_runs(body, repetitions));
 }
 
-Json row_of(std::string_view name, int calls, std::int64_t bytes, const Timing& t, double roof) {
+Json row_of(std::string_view name, int calls, std::int64_t bytes, const Summary& us, double roof) {
   const double floor_us = static_cast<double>(bytes) / roof * kMicroseconds;
   return {{"name", name},
           {"calls", calls},
           {"bytes", bytes},
-          {"us", t.median_us},
-          {"us_p99", t.p99_us},
+          {"us", us.median},
+          {"us_p99", us.p99},
           {"floor_us", floor_us},
-          {"of_roof", floor_us / t.median_us}};
+          {"of_roof", floor_us / us.median}};
 }
 
 std::string line_of(const Json& row) {
@@ -194,24 +178,24 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   }
   const double roof = backend.measure_read_roof();
   DecodeBench decode(backend, *s.model, wanted);
-  const Timing step = time_of(backend, decode.step(), options.warm_up, options.repetitions);
+  const Summary step = time_of(backend, decode.step(), options.warm_up, options.repetitions);
   document["read_roof_bytes_per_second"] = roof;
   document["step"] = row_of("step", 1, decode.bytes_per_step(), step, roof);
-  document["tokens_per_second"] = options.batch / step.median_us * kMicroseconds;
+  document["tokens_per_second"] = options.batch / step.median * kMicroseconds;
 
   const Json& row = document["step"];
   reporter.text(fmt::format(
       "{}\n{}, {}, cache {}, batch {}, depth {}\n"
       "step {:.4f} ms (p99 {:.4f}), {:.0f} tokens/s, {:.3f} GB to read, {:.1f} % of {:.2f} TB/s\n",
       s.name, backend.description(), precision_name(s.precision),
-      kv_cache_dtype_name(s.kv_cache.dtype), options.batch, options.depth, step.median_us / 1e3,
-      step.p99_us / 1e3, document["tokens_per_second"].get<double>(),
+      kv_cache_dtype_name(s.kv_cache.dtype), options.batch, options.depth, step.median / 1e3,
+      step.p99 / 1e3, document["tokens_per_second"].get<double>(),
       static_cast<double>(decode.bytes_per_step()) / 1e9, 100 * row["of_roof"].get<double>(),
       roof / 1e12));
   if (options.log.verbosity >= kInfoVerbosity) {
     document["ops"] = Json::array();
     for (const DecodePart& part : decode.parts()) {
-      const Timing t = time_of(backend, part.run, options.warm_up, options.repetitions);
+      const Summary t = time_of(backend, part.run, options.warm_up, options.repetitions);
       document["ops"].push_back(row_of(part.name, part.calls, part.bytes, t, roof));
       reporter.text(line_of(document["ops"].back()));
     }

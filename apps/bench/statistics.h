@@ -1,4 +1,5 @@
-// Numbers about repeated measurements. Pure arithmetic; knows no clock.
+// Numbers about repeated measurements. Pure arithmetic; knows no clock. A percentile, the median among
+// them, lies between the two values next to it in proportion to its distance from each.
 #pragma once
 
 #include <cstddef>

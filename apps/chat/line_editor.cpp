@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "apps/chat/history_file.h"
-#include "apps/chat/wide_text.h"
 #include "apps/logging.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
+#include "apps/wide_text.h"
 #include "kernels/error.h"
 
 namespace fut::app {

@@ -4,8 +4,8 @@
 #include <cwchar>
 #include <vector>
 
-#include "apps/chat/wide_text.h"
 #include "apps/escape.h"
+#include "apps/wide_text.h"
 
 namespace fut::app {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "apps/chat/completion.h"
 #include "apps/chat/history_file.h"
-#include "apps/chat/wide_text.h"
+#include "apps/wide_text.h"
 #include "tests/support/temp_folder.h"
 
 namespace fut::app {

@@ -1,4 +1,4 @@
-// How often something is measured and what of it is told, by all that `fut bench` measures.
+// How often something is measured, by all that `fut bench` runs again and again.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,8 @@
 namespace fut::app {
 
 // Runs `body` for at least so many microseconds of its own time: once first, then as often as should do.
-// Those times, ascending. Throws Interrupted.
+// Those times. Throws Interrupted.
 [[nodiscard]] std::vector<double> run_for(Backend& backend, const Backend::Procedure& body,
                                           double microseconds);
-// Of times in ascending order.
-[[nodiscard]] double median_of(const std::vector<double>& times);
 
 }  // namespace fut::app

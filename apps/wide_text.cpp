@@ -1,5 +1,5 @@
 // See the header.
-#include "apps/chat/wide_text.h"
+#include "apps/wide_text.h"
 
 namespace fut::app {
 namespace {

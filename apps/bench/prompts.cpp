@@ -1,9 +1,8 @@
 // See the header.
-#include "apps/bench_prompts.h"
+#include "apps/bench/prompts.h"
 
-#include <algorithm>
-
-#include "apps/bench_timing.h"
+#include "apps/bench/statistics.h"
+#include "apps/bench/timing.h"
 #include "apps/signals.h"
 #include "engine/roofline.h"
 #include "kernels/error.h"
@@ -17,8 +16,8 @@ constexpr double kWarmUpUs = 1e5;
 constexpr double kFirstTokenSeconds = 1;  // for so long prompts are run to their first tokens
 constexpr std::size_t kLeastRuns = 3;
 
-// Seconds until all first tokens are there, ascending.
-std::vector<double> first_token_times(PrefillBench& bench) {
+// Seconds until all first tokens are there.
+Summary first_token_times(PrefillBench& bench) {
   (void)bench.seconds_to_first_tokens();
   std::vector<double> times;
   for (double total = 0; total < kFirstTokenSeconds || times.size() < kLeastRuns;) {
@@ -26,34 +25,32 @@ std::vector<double> first_token_times(PrefillBench& bench) {
     throw_if_interrupted();
     total += times.back();
   }
-  std::sort(times.begin(), times.end());
-  return times;
+  return summarise(times);
 }
 
 Json measure(Backend& backend, const Model& model, const PrefillBenchOptions& options,
              double product_roof) {
   PrefillBench bench(backend, model, options);
-  const std::vector<double> seconds = first_token_times(bench);
+  const Summary seconds = first_token_times(bench);
   const Backend::Procedure layers = bench.layers();
   (void)run_for(backend, layers, kWarmUpUs);
-  const std::vector<double> us = run_for(backend, layers, kLayersUs);
+  const Summary us = summarise(run_for(backend, layers, kLayersUs));
   const int num_layers = model.config().num_layers;
   const PrefillFlops flops = prefill_flops(model.config(), options.pack.lengths);
-  const double flops_per_second = flops.total() / median_of(us) * 1e6;
-  Json row = {
-      {"prompts", options.pack.name},
-      {"sequences", options.pack.lengths.size()},
-      {"tokens", options.pack.tokens()},
-      {"first_token_ms", median_of(seconds) * kMilliseconds},
-      {"first_token_ms_least", seconds.front() * kMilliseconds},
-      {"first_token_ms_most", seconds.back() * kMilliseconds},
-      {"tokens_per_second", static_cast<double>(options.pack.tokens()) / median_of(seconds)},
-      {"us_layer", median_of(us) / num_layers},
-      {"us_layer_least", us.front() / num_layers},
-      {"us_layer_most", us.back() / num_layers},
-      {"flops_layer", flops.total() / num_layers},
-      {"attention_flops_layer", flops.attention / num_layers},
-      {"flops_per_second", flops_per_second}};
+  const double flops_per_second = flops.total() / us.median * 1e6;
+  Json row = {{"prompts", options.pack.name},
+              {"sequences", options.pack.lengths.size()},
+              {"tokens", options.pack.tokens()},
+              {"first_token_ms", seconds.median * kMilliseconds},
+              {"first_token_ms_least", seconds.least * kMilliseconds},
+              {"first_token_ms_most", seconds.most * kMilliseconds},
+              {"tokens_per_second", static_cast<double>(options.pack.tokens()) / seconds.median},
+              {"us_layer", us.median / num_layers},
+              {"us_layer_least", us.least / num_layers},
+              {"us_layer_most", us.most / num_layers},
+              {"flops_layer", flops.total() / num_layers},
+              {"attention_flops_layer", flops.attention / num_layers},
+              {"flops_per_second", flops_per_second}};
   if (product_roof > 0) row["of_roof"] = flops_per_second / product_roof;
   return row;
 }

@@ -1,5 +1,5 @@
 // See the header.
-#include "apps/bench_timing.h"
+#include "apps/bench/timing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,12 +21,7 @@ std::vector<double> run_for(Backend& backend, const Backend::Procedure& body, do
     times.insert(times.end(), new_times.begin(), new_times.end());
     total = std::accumulate(new_times.begin(), new_times.end(), total);
   }
-  std::sort(times.begin(), times.end());
   return times;
-}
-
-double median_of(const std::vector<double>& times) {
-  return times[times.size() / 2];
 }
 
 }  // namespace fut::app

@@ -1,10 +1,11 @@
 // See the header.
-#include "apps/bench_serve.h"
+#include "apps/bench/serve.h"
 
 #include <algorithm>
 #include <map>
 
-#include "apps/bench_timing.h"
+#include "apps/bench/statistics.h"
+#include "apps/bench/timing.h"
 #include "apps/line_reader.h"
 #include "apps/signals.h"
 #include "apps/values.h"
@@ -32,16 +33,16 @@ class BenchServer {
     }
     const std::string rest = line.substr(std::min(space + 1, line.size()));
     const auto milliseconds = parse_integer({rest, "standard input, " + what}, 1, 600000);
-    const std::vector<double> times =
-        run_for(backend_, procedure(what), static_cast<double>(milliseconds) * kMicroseconds);
+    const Summary us = summarise(
+        run_for(backend_, procedure(what), static_cast<double>(milliseconds) * kMicroseconds));
     Json result = {{"what", what},
-                   {"us", median_of(times)},
-                   {"us_least", times.front()},
-                   {"us_most", times.back()},
-                   {"runs", times.size()}};
+                   {"us", us.median},
+                   {"us_least", us.least},
+                   {"us_most", us.most},
+                   {"runs", us.count}};
     if (what == "layers") {
       result["layers"] = bench_.num_layers;
-      result["us_layer"] = median_of(times) / bench_.num_layers;
+      result["us_layer"] = us.median / bench_.num_layers;
       if (bench_.flops_layer > 0) result["flops_layer"] = bench_.flops_layer;
     }
     return result;

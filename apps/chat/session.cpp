@@ -139,35 +139,42 @@ const Turn& Session::last_turn() const {
   return transcript_.turns().back();
 }
 
-Turn Session::take_last_turn() {
+int Session::in_place_of_last_turn(const std::function<int(const Turn& old)>& reply) {
   (void)last_turn();
-  return *transcript_.take_last();
+  const Turn old = *transcript_.take_last();
+  const std::size_t others = transcript_.turns().size();
+  const auto put_back = [&] {
+    if (transcript_.turns().size() == others) transcript_.add(old);
+  };
+  try {
+    const int signal = reply(old);
+    put_back();
+    return signal;
+  } catch (...) {
+    put_back();
+    throw;
+  }
 }
 
 int Session::regenerate() {
-  Turn old = take_last_turn();
-  const std::size_t others = transcript_.turns().size();
-  const int signal = answer(old.user, ++attempt_);
-  if (transcript_.turns().size() == others) {  // stopped before a word was said
-    transcript_.add(std::move(old));
-    log_warning("the reply before stays");
-  }
-  return signal;
+  return in_place_of_last_turn([&](const Turn& old) {
+    const std::size_t others = transcript_.turns().size();
+    const int signal = answer(old.user, ++attempt_);
+    if (transcript_.turns().size() == others) log_warning("the reply before stays");
+    return signal;
+  });
 }
 
 int Session::say_instead(const std::string& text) {
-  Turn old = take_last_turn();
-  if (const Room room = room_for(text); !room.fits()) {
-    transcript_.add(std::move(old));
-    throw capacity_error(
-        "with that the conversation has {} tokens and the context holds {}; the turn stays as it "
-        "was",
-        room.wanted, room.context);
-  }
-  const std::size_t others = transcript_.turns().size();
-  const int signal = say(text);
-  if (transcript_.turns().size() == others) transcript_.add(std::move(old));
-  return signal;
+  return in_place_of_last_turn([&](const Turn&) {
+    if (const Room room = room_for(text); !room.fits()) {
+      throw capacity_error(
+          "with that the conversation has {} tokens and the context holds {}; the turn stays as it "
+          "was",
+          room.wanted, room.context);
+    }
+    return say(text);
+  });
 }
 
 Session::Choice Session::choice(std::size_t back) {

@@ -2,6 +2,7 @@
 // it cost. Asks nobody anything.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,7 +90,9 @@ class Session {
 
  private:
   int answer(const std::string& text, std::uint64_t attempt);
-  [[nodiscard]] Turn take_last_turn();
+  // `reply` in the place of the last turn, which comes back where it adds none, by throwing or by being
+  // stopped. Returns what it returns.
+  int in_place_of_last_turn(const std::function<int(const Turn& old)>& reply);
 
   GenerateOptions options_;
   Reporter& reporter_;

@@ -117,6 +117,26 @@ TEST_F(ChatCommands, UndoRegenAndEditChangeTheLastTurn) {
   }
 }
 
+TEST_F(ChatCommands, ATurnThatFailsInThePlaceOfAnotherLeavesIt) {
+  // Said as long as nothing keeps "Hi" back; what follows "boom" is beyond float32.
+  Script broken;
+  broken.say("\n\n", {"Hi", "<|eot_id|>"});
+  broken.model.link("\n\n", "boom", 0.9F);
+  broken.model.link("boom", "x", 3e38F);
+  for (const std::string command : {"/regen", "/edit three"}) {
+    const std::string talk = file(command.substr(1, 4) + ".json");
+    const ProcessResult result =
+        fut({"chat", "-m", broken.write()},
+            with_input("one\ntwo\n/set repeat-penalty 5\n" + command + "\n/save " + talk + "\n"));
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    expect_mentions(result.err, {"not finite"});
+    const auto messages = nlohmann::json::parse(read_file(talk));
+    ASSERT_EQ(messages.size(), 4U) << command;
+    EXPECT_EQ(messages.at(2).at("content"), "two");
+    EXPECT_EQ(messages.at(3).at("content"), "Hi");
+  }
+}
+
 TEST_F(ChatCommands, EditOpensTheUsersEditor) {
   const std::string editor = file("editor");
   write_file(editor, "#!/bin/sh\nsed -i 's/one/two\\nlines/' \"$1\"\n");

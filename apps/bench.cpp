@@ -34,12 +34,25 @@ struct Subject {
   std::optional<ModelFolder> folder;
 };
 
+// Before weights are read.
+void check_lengths(const BenchOptions& options, const ModelConfig& config) {
+  if (options.latency.end_to_end) {
+    check_latency_lengths(options.latency, config);
+  } else if (!options.prompts.empty()) {
+    check_prompts(options.prompts, config);
+  } else if (options.depth >= config.max_position_embeddings) {
+    throw usage_error("--depth {}: this model has {} positions (max_position_embeddings)",
+                      options.depth, config.max_position_embeddings);
+  }
+}
+
 Subject open_dummy(const BenchOptions& options) {
   Subject s;
   s.name = "random weights, " + options.dummy;
   const std::filesystem::path preset = find_preset(options.dummy);
   s.config = load_model_config_file(preset.empty() ? std::filesystem::path(options.dummy) : preset);
   if (options.layers > 0) s.config.num_layers = options.layers;
+  check_lengths(options, s.config);
   std::string notice;
   s.backend = make_backend(options.model.device, notice);
   if (!notice.empty()) log_warning("{}", notice);
@@ -48,15 +61,17 @@ Subject open_dummy(const BenchOptions& options) {
   const std::string fault = s.backend->fault(sizes_of(s.config, s.precision));
   if (!fault.empty()) throw device_error("{}: {}", s.backend->description(), fault);
   s.prefill = options.model.arithmetic.prefill_weights.value_or(PrefillWeights::Fp8);
-  s.model.emplace(Model::make_random(*s.backend, s.config, s.precision,
-                                     options.prompts.empty() ? StepKind::Decode : StepKind::Prefill,
-                                     s.prefill));
+  const RandomFor steps = options.latency.end_to_end ? RandomFor::Both
+                          : options.prompts.empty()  ? RandomFor::Decode
+                                                     : RandomFor::Prefill;
+  s.model.emplace(Model::make_random(*s.backend, s.config, s.precision, steps, s.prefill));
   return s;
 }
 
 Subject open_subject(const BenchOptions& options) {
   if (!options.dummy.empty()) return open_dummy(options);
   OpenedModel opened = open_model(options.model);
+  check_lengths(options, opened.folder.config);
   Subject s;
   s.name = opened.folder.path.string();
   s.model.emplace(load_weights(*opened.backend, opened, options.model, NoRoom::Fail));
@@ -79,7 +94,6 @@ void describe(const Subject& s, Json& document) {
 
 // Prompts in place of decode steps.
 int measure_prompts(const BenchOptions& options, Subject& s, Reporter& reporter) {
-  check_prompts(options.prompts, s.config);
   const SamplingParams sampling = resolve_sampling(options.sampling, {}).params;
   if (options.serve) {
     const PromptPack& pack = options.prompts.front();
@@ -143,21 +157,13 @@ int bench(const BenchOptions& options, Reporter& reporter) {
     return compare_reports(options.latency.compare_old, options.latency.compare_new, reporter);
   }
   Subject s = open_subject(options);
+  describe(s, reporter.document());
   if (options.latency.end_to_end) {
-    reporter.document()["model"] = s.name;
-    reporter.document()["device"] = s.backend->description();
-    reporter.document()["precision"] = precision_name(s.precision);
-    reporter.document()["kv_cache"] = kv_cache_dtype_name(s.kv_cache.dtype);
     return latency_bench(
         {s.name, *s.backend, std::move(*s.model), s.kv_cache, s.folder ? &*s.folder : nullptr},
         options, reporter);
   }
-  describe(s, reporter.document());
   if (!options.prompts.empty()) return measure_prompts(options, s, reporter);
-  if (options.depth >= s.config.max_position_embeddings) {
-    throw usage_error("--depth {}: this model has {} positions (max_position_embeddings)",
-                      options.depth, s.config.max_position_embeddings);
-  }
   Backend& backend = *s.backend;
   Json& document = reporter.document();
   document["batch"] = options.batch;

@@ -7,6 +7,7 @@
 
 #include "engine/precision.h"
 #include "kernels/backend.h"
+#include "kernels/check.h"
 #include "loader/checkpoint.h"
 #include "loader/packed_model.h"
 #include "loader/packed_tensors.h"
@@ -48,6 +49,9 @@ struct LoadTimes {
 // more from BF16.
 enum class HeadChoice { Int8, Bf16, Int8Rescored };
 
+// Steps that random weights are for.
+enum class RandomFor { Decode, Prefill, Both };
+
 class Model {
  public:
   // From a checkpoint, in one allocation. F32: matrices keep their type, gains are widened to
@@ -68,10 +72,10 @@ class Model {
                            PrefillWeights prefill = PrefillWeights::Fp8);
 
   // Weights that mean nothing, for measuring: random codes whose scales keep activations in range.
-  // What steps of `kind` need, and no more; with `prefill` Int4, all of Int4. Throws Capacity; Data for a
+  // What those steps need, and no more; with `prefill` Int4, all of Int4. Throws Capacity; Data for a
   // shape that cannot be packed; Usage for F32.
   static Model make_random(Backend& backend, const ModelConfig& config, Precision precision,
-                           StepKind kind = StepKind::Decode,
+                           RandomFor steps = RandomFor::Decode,
                            PrefillWeights prefill = PrefillWeights::Fp8);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -79,7 +83,10 @@ class Model {
   [[nodiscard]] const LayerWeights& layer(int i, StepKind kind) const {
     const auto& layers =
         kind == StepKind::Decode && !decode_layers_.empty() ? decode_layers_ : layers_;
-    return layers[static_cast<std::size_t>(i)];
+    const auto at = static_cast<std::size_t>(i);
+    FUT_CHECK(at < layers.size(), "layer {} of {}: the weights are of other steps", i,
+              layers.size());
+    return layers[at];
   }
   // Whether layer(i, Prefill) is one place for all layers, where expansion(i, matrix) has to be carried
   // out before a product reads it.

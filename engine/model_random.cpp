@@ -23,13 +23,15 @@ float scale_for(std::int64_t cols, float deviation) {
 
 class RandomWeights {
  public:
-  RandomWeights(Backend& backend, const ModelConfig& config, Precision precision, StepKind kind,
+  RandomWeights(Backend& backend, const ModelConfig& config, Precision precision, RandomFor steps,
                 PrefillWeights prefill)
       : backend_(backend),
         config_(config),
         precision_(precision),
         expands_(precision == Precision::Int4 && prefill == PrefillWeights::Int4),
-        has_int4_(precision == Precision::Int4 && (kind == StepKind::Decode || expands_)),
+        has_int4_(precision == Precision::Int4 && (steps != RandomFor::Prefill || expands_)),
+        has_e4m3_(is_quantized(precision) &&
+                  (!has_int4_ || (steps == RandomFor::Both && !expands_))),
         random_(kPatternBytes) {
     std::mt19937 engine(1);
     for (std::size_t i = 0; i < random_.size(); i += sizeof(std::uint32_t)) {
@@ -66,10 +68,11 @@ class RandomWeights {
         model_.decode_layers_.push_back(
             layer([&](PackedMatrix m) { return Weights(int4(arena, m)); }));
         if (expands_) model_.layers_.push_back(with_scales(arena, {}));
-      } else if (is_quantized(precision_)) {
+      }
+      if (has_e4m3_) {
         model_.layers_.push_back(
             with_scales(arena, layer([&](PackedMatrix m) { return Weights(e4m3(arena, m)); })));
-      } else {
+      } else if (!is_quantized(precision_)) {
         model_.layers_.push_back(layer([&](PackedMatrix m) {
           const PackedMatrixShape shape = packed_matrix_shape(config_, m);
           return Weights(bf16(arena, shape.rows, shape.cols, scale_for(shape.cols, 0.7F)));
@@ -180,18 +183,19 @@ class RandomWeights {
   const ModelConfig& config_;
   Precision precision_;
   bool expands_;   // prompts have their weights from the INT4 codes
-  bool has_int4_;  // else the matrices of a quantised model are E4M3
+  bool has_int4_;  // for decode
+  bool has_e4m3_;  // for prefill, and for decode without the others
   std::vector<std::byte> random_;
   Model model_;
 };
 
 Model Model::make_random(Backend& backend, const ModelConfig& config, Precision precision,
-                         StepKind kind, PrefillWeights prefill) {
+                         RandomFor steps, PrefillWeights prefill) {
   if (precision == Precision::F32) {
     throw usage_error("random weights come in bf16, fp8 and int4, not in f32");
   }
   if (precision != Precision::Bf16) check_packable(config, kGroup);
-  return RandomWeights(backend, config, precision, kind, prefill).run();
+  return RandomWeights(backend, config, precision, steps, prefill).run();
 }
 
 }  // namespace fut

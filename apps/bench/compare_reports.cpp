@@ -55,7 +55,7 @@ std::string line_of(const Json& c, const char* name) {
 }
 
 void warn_of_differences(const StoredJson& before, const StoredJson& after) {
-  for (const char* key : {"model", "device", "precision", "kv_cache"}) {
+  for (const char* key : {"model", "device", "precision", "prefill_weights", "kv_cache"}) {
     const StoredJson a = before.value(key, StoredJson()), b = after.value(key, StoredJson());
     if (a != b) log_warning("the two are of another {}: {} and {}", key, a.dump(), b.dump());
   }

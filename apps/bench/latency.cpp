@@ -174,31 +174,52 @@ void measure(Instrument& instrument, const BenchOptions& options, LatencyRow& ro
   }
 }
 
-}  // namespace
-
-int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter) {
-  const LatencyOptions& wanted = options.latency;
+std::vector<LatencyRow> rows_of(const LatencyOptions& wanted) {
   std::vector<LatencyRow> rows;
-  int context = 0;
   for (const int batch : wanted.batches) {
     for (const int depth : wanted.depths) {
-      if (depth > 0 && batch > 1)
-        throw usage_error("--n-depth is of one sequence; -b is {}", batch);
       for (const int prompt : wanted.prompt_tokens) {
         for (const int reply : wanted.reply_tokens) {
           rows.push_back({prompt, reply, depth, batch, 0, false, false, {}});
-          context = std::max(context, depth + prompt + reply + 1);
         }
       }
     }
   }
-  const int most = subject.model.config().max_position_embeddings;
-  if (context > most) {
-    throw usage_error("prompt and reply of {} tokens together; this model has {} positions",
-                      context, most);
+  return rows;
+}
+
+std::int64_t context_of(const std::vector<LatencyRow>& rows) {
+  std::int64_t context = 0;
+  for (const LatencyRow& row : rows) {
+    context = std::max(context, std::int64_t{row.depth} + row.prompt_tokens + row.reply_tokens + 1);
   }
+  return context;
+}
+
+}  // namespace
+
+void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& config) {
+  const std::vector<LatencyRow> rows = rows_of(wanted);
+  for (const LatencyRow& row : rows) {
+    if (row.depth > 0 && row.batch > 1) {
+      throw usage_error("--n-depth {} is of one sequence; --n-batch is {}", row.depth, row.batch);
+    }
+  }
+  const std::int64_t context = context_of(rows);
+  if (context > config.max_position_embeddings) {
+    throw usage_error(
+        "-p, -n and --n-depth make {} tokens with the one that follows; this model has {} "
+        "positions",
+        context, config.max_position_embeddings);
+  }
+}
+
+int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter) {
+  const LatencyOptions& wanted = options.latency;
+  check_latency_lengths(wanted, subject.model.config());
+  std::vector<LatencyRow> rows = rows_of(wanted);
   EngineOptions engine_options;
-  engine_options.context_tokens = context;
+  engine_options.context_tokens = static_cast<int>(context_of(rows));
   engine_options.max_sequences = *std::ranges::max_element(wanted.batches);
   engine_options.kv_cache = subject.kv_cache;
   Engine engine(subject.backend, std::move(subject.model), engine_options);

@@ -40,6 +40,10 @@ struct LatencyRow {
   std::vector<LatencySample> samples;
 };
 
+// Throws Usage for lengths that the model has no positions for, and for those that no request can have:
+// before weights are read.
+void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& config);
+
 int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter);
 
 }  // namespace fut::app

@@ -102,17 +102,20 @@ TEST_F(BenchLatency, ReportsAreCompared) {
   const nlohmann::json row = {
       {"prompt_tokens", 8}, {"reply_tokens", 4}, {"depth", 0}, {"batch", 1}, {"noisy", false}};
   const auto report = [&](const std::string& name, const std::vector<double>& ttft,
-                          const std::vector<double>& tpot) {
+                          const std::vector<double>& tpot, const char* prefill) {
     nlohmann::json r = row;
     r["samples"] = {{"ttft_ms", ttft}, {"tpot_ms", tpot}};
-    write_file(file(name), nlohmann::json({{"model", "m"}, {"latency", {r}}}).dump());
+    write_file(
+        file(name),
+        nlohmann::json({{"model", "m"}, {"prefill_weights", prefill}, {"latency", {r}}}).dump());
   };
-  report("old.json", {10, 10.1, 9.9, 10, 10.05}, {1, 1.1, 0.9, 1, 1.05});
-  report("new.json", {8, 8.1, 7.9, 8, 8.05}, {1.02, 1.1, 0.92, 1, 1.0});
+  report("old.json", {10, 10.1, 9.9, 10, 10.05}, {1, 1.1, 0.9, 1, 1.05}, "fp8");
+  report("new.json", {8, 8.1, 7.9, 8, 8.05}, {1.02, 1.1, 0.92, 1, 1.0}, "int4");
   const ProcessResult result = fut({"bench", "--compare", file("old.json"), file("new.json")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_mentions(result.out,
                   {"first token", "-19.98", "faster", "each token", "no difference seen"});
+  expect_mentions(result.err, {"another prefill_weights", "fp8", "int4"});
   const auto json = json_of(
       fut({"bench", "--compare", file("new.json"), "--with", file("old.json"), "-o", "json"}));
   EXPECT_EQ(json.at("comparison").at(0).at("metrics").at(0).at("verdict"), "slower");
@@ -139,7 +142,9 @@ TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   expect_failure(bench({"--compare", "a", "b"}), 2, {"--compare", "--end-to-end", "exclude"});
   expect_failure(bench({"-p", "5000"}), 2, {"5065", "1024"});
   expect_failure(bench({"-p", "0"}), 2, {"-p", "0"});
-  expect_failure(bench({"--n-batch", "2", "--n-depth", "16"}), 2, {"--n-depth"});
+  expect_failure(bench({"-p", "2147483647"}), 2, {"2147483712", "1024"});
+  expect_failure(bench({"-n", "2147483647", "--n-depth", "2147483647"}), 2, {"4294967423", "1024"});
+  expect_failure(bench({"--n-batch", "2", "--n-depth", "16"}), 2, {"--n-depth", "--n-batch is 2"});
 }
 
 }  // namespace

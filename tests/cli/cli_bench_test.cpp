@@ -146,6 +146,20 @@ TEST(Bench, ServesAPackOfPrompts) {
   EXPECT_EQ(nlohmann::json::parse(lines[2]).at("what"), "step");
 }
 
+TEST(Bench, RandomWeightsAnswerWholeRequests) {
+  const TempFolder folder;
+  for (const char* prefill : {"fp8", "int4"}) {
+    const ProcessResult result =
+        fut({"bench", "--device", "cpu", "--dummy", config_file(folder), "--precision", "int4",
+             "--prefill-weights", prefill, "--end-to-end", "-p", "8", "-n", "3", "-r", "2", "-o",
+             "json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto r = json_of(result);
+    EXPECT_EQ(r.at("latency").at(0).at("itl_ms").at("count"), 4);
+    EXPECT_EQ(r.at("prefill_weights"), prefill);
+  }
+}
+
 TEST(Bench, RefusesLinesThatAskForNothing) {
   const TempFolder folder;
   for (const char* line : {"step", "step 0", "step ten", "stop 10", "layers 5 5"}) {

@@ -201,6 +201,22 @@ TEST(Roofline, ReadsWhatTheBenchmarkReads) {
   }
 }
 
+TEST(RandomWeights, HaveTheLayersOfTheStepsAskedFor) {
+  const TempFolder folder;
+  write_toy_model(folder / "toy", small_quantizable_model());
+  const ModelConfig config = load_model_config(folder / "toy");
+  const auto backend = cpu();
+  const Model both =
+      Model::make_random(*backend, config, Precision::Int4, RandomFor::Both, PrefillWeights::Fp8);
+  const int last = config.num_layers - 1;
+  EXPECT_TRUE(std::holds_alternative<Int4Matrix>(both.layer(last, StepKind::Decode).o_proj));
+  EXPECT_TRUE(std::holds_alternative<E4m3Matrix>(both.layer(last, StepKind::Prefill).o_proj));
+  const Model decode = Model::make_random(*backend, config, Precision::Int4, RandomFor::Decode);
+  const std::string message =
+      error_message(ErrorKind::Runtime, [&] { (void)decode.layer(0, StepKind::Prefill); });
+  EXPECT_NE(message.find("other steps"), std::string::npos) << message;
+}
+
 TEST(Roofline, PrefillIsBoundByArithmeticOrByItsWeights) {
   const ModelConfig config = llama_8b();
   const RooflineModel model{config, Precision::Int4, resolve_kv_cache(config, Precision::Int4, {}),

@@ -194,6 +194,7 @@ struct LatencyOptions {
   std::vector<int> batches = {1};
   std::string plot_file;
   std::string compare_old, compare_new;  // two reports; empty: measures
+  bool length_flag_typed = false;        // one that says how long requests are, or how many
 };
 
 struct BenchOptions {

@@ -18,7 +18,7 @@ std::function<void(const Argument&)> set_list(std::vector<int>& target, int leas
 }  // namespace
 
 Flags latency_flags(LatencyOptions& o) {
-  return {
+  Flags flags = {
       {{"--end-to-end"},
        "",
        kLatencySection,
@@ -26,7 +26,7 @@ Flags latency_flags(LatencyOptions& o) {
        "over; without it, decode steps alone",
        turn_on(o.end_to_end),
        false,
-       {"--batch", "--depth", "--warm-up", "--serve"}},
+       {"--batch", "--depth", "--warm-up", "--serve", "--prompts"}},
       {{"-p", "--n-prompt", "--input-len"},
        "LIST",
        kLatencySection,
@@ -58,12 +58,21 @@ Flags latency_flags(LatencyOptions& o) {
        "Measure nothing: compare two reports of -o json, OLD.json NEW.json",
        set_text(o.compare_old, "file name"),
        false,
-       {"--end-to-end", "--dummy", "--model", "--serve", "--plot"}},
+       {"--end-to-end", "--dummy", "--model", "--serve", "--plot", "--prompts", "--layers",
+        "--batch", "--depth", "--repetitions", "--warm-up", "--n-prompt", "--n-gen", "--n-depth",
+        "--n-batch"}},
       {{"--with"},
        "NEW.json",
        kLatencySection,
        "The second report of --compare; its name alone does too",
        set_text(o.compare_new, "file name")}};
+  for (Flag& flag : flags) {
+    const std::string& name = flag_name(flag);
+    if (name == "--n-prompt" || name == "--n-gen" || name == "--n-depth" || name == "--n-batch") {
+      flag.set = noting_typed(o.length_flag_typed, std::move(flag.set));
+    }
+  }
+  return flags;
 }
 
 Flags bench_output_flags(OutputOptions& o) {
@@ -83,13 +92,22 @@ Flags bench_output_flags(OutputOptions& o) {
 
 void check_latency_flags(const BenchOptions& o) {
   const LatencyOptions& l = o.latency;
-  if (l.compare_old.empty() != l.compare_new.empty()) {
+  if (l.compare_old.empty() && !l.compare_new.empty()) {
+    throw usage_error(
+        "'{}' belongs to no flag; a model is given with -m (two reports are compared by --compare "
+        "OLD.json NEW.json)",
+        l.compare_new);
+  }
+  if (!l.compare_old.empty() && l.compare_new.empty()) {
     throw usage_error("two reports are compared: --compare OLD.json NEW.json");
   }
   const bool table =
       o.output.format == OutputFormat::Markdown || o.output.format == OutputFormat::Csv;
   if (table && (!l.end_to_end || !l.compare_old.empty())) {
     throw usage_error("-o md and -o csv are tables of --end-to-end");
+  }
+  if (l.length_flag_typed && !l.end_to_end) {
+    throw usage_error("-p, -n, --n-depth and --n-batch are of whole requests; add --end-to-end");
   }
   if (!l.plot_file.empty() && !l.end_to_end) throw usage_error("--plot goes with --end-to-end");
 }

@@ -140,6 +140,15 @@ TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   expect_failure(fut({"bench", "-m", model, "--plot", "x.svg"}), 2, {"--plot"});
   expect_failure(bench({"-b", "2"}), 2, {"-b", "--end-to-end", "exclude"});
   expect_failure(bench({"--compare", "a", "b"}), 2, {"--compare", "--end-to-end", "exclude"});
+  expect_failure(bench({"--prompts", "16"}), 2, {"--prompts", "--end-to-end", "exclude"});
+  for (const char* flag : {"-p", "-n", "--n-depth", "--n-batch"}) {
+    expect_failure(fut({"bench", "-m", model, flag, "2"}), 2, {flag, "--end-to-end"});
+  }
+  for (const char* flag : {"-p", "-b", "-d", "-r", "--prompts", "--layers"}) {
+    expect_failure(fut({"bench", "--compare", "a", "b", flag, "2"}), 2,
+                   {flag, "--compare", "exclude"});
+  }
+  expect_failure(fut({"bench", model}), 2, {model, "belongs to no flag", "-m"});
   expect_failure(bench({"-p", "5000"}), 2, {"5065", "1024"});
   expect_failure(bench({"-p", "0"}), 2, {"-p", "0"});
   expect_failure(bench({"-p", "2147483647"}), 2, {"2147483712", "1024"});

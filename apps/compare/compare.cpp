@@ -55,6 +55,14 @@ Side open_second(const CompareOptions& o, const OpenedModel& first) {
         "tokens",
         mine, others);
   }
+  const int my_logits = first.folder.config.vocab_size;
+  const int other_logits = side.opened.folder.config.vocab_size;
+  if (my_logits != other_logits) {
+    throw data_error(
+        "{} logits a token in one model, {} in the other (vocab_size of config.json): their "
+        "distributions are not over the same tokens",
+        my_logits, other_logits);
+  }
   return side;
 }
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/check.h"
+
 namespace fut::app {
 namespace {
 
@@ -45,6 +47,9 @@ std::vector<std::int32_t> without(const std::vector<std::int32_t>& from,
 
 Divergence divergence(std::span<const float> first, std::span<const float> second,
                       std::int32_t next) {
+  FUT_CHECK(first.size() == second.size(), "{} and {} logits", first.size(), second.size());
+  const auto at = static_cast<std::size_t>(next);
+  FUT_CHECK(at < first.size(), "token {} of {}", next, first.size());
   Divergence d;
   const double a = log_sum(first), b = log_sum(second);
   for (std::size_t i = 0; i < first.size(); ++i) {
@@ -53,7 +58,6 @@ Divergence divergence(std::span<const float> first, std::span<const float> secon
     d.kl += std::exp(p) * (p - q);
   }
   d.kl = std::max(d.kl, 0.0);  // rounding
-  const auto at = static_cast<std::size_t>(next);
   d.probability[0] = std::exp(static_cast<double>(first[at]) - a);
   d.probability[1] = std::exp(static_cast<double>(second[at]) - b);
   const std::vector<std::int32_t> mine = best_of(first), others = best_of(second);

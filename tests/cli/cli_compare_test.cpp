@@ -45,6 +45,24 @@ TEST(Compare, RefusesWhatCannotBeCompared) {
   expect_failure(
       fut({"compare", "-m", demo(), "-p", "x", "--precision", "bf16", "--against", other + ":f32"}),
       3, {"512"});
+  // The same tokenizer, and rows of logits that go on behind its tokens.
+  const TempFolder folder;
+  ToyModelOptions wide;
+  wide.files.config_patch = {{"vocab_size", 528}};
+  const auto widened =
+      write_changed_toy_model(folder.path() / "wide", wide, [](std::vector<NamedTensor>& tensors) {
+        for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+          NamedTensor& tensor = tensor_named(tensors, name);
+          tensor.bytes.resize(tensor.bytes.size() / 512 * 528);
+          tensor.shape[0] = 528;
+        }
+      });
+  const auto plain = write_toy_model(folder.path() / "plain");
+  for (const auto& [first, second] : {std::pair(plain, widened), std::pair(widened, plain)}) {
+    expect_failure(fut({"compare", "-m", first.string(), "-p", "x", "--precision", "f32",
+                        "--against", second.string() + ":f32"}),
+                   3, {"512", "528", "vocab_size"});
+  }
 }
 
 TEST(Check, TheCpuIsTheReferenceWhateverItsThreads) {

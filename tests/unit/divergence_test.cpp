@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/compare/columns.h"
+#include "tests/support/expect_error.h"
 
 namespace fut::app {
 namespace {
@@ -38,6 +39,14 @@ TEST(Divergence, NamesWhatLeftTheFiveBest) {
   const Divergence d = divergence(a, b, 0);
   EXPECT_EQ(d.gone, std::vector<std::int32_t>{4});
   EXPECT_EQ(d.come, std::vector<std::int32_t>{6});
+}
+
+TEST(Divergence, IsOfRowsOfOneSizeAndOfATokenInThem) {
+  const Row a = {1, 2, 3}, b = {1, 2};
+  for (const auto& [first, second, next] :
+       {std::tuple(a, b, 0), std::tuple(b, a, 0), std::tuple(a, a, 3), std::tuple(a, a, -1)}) {
+    (void)test::error_message(ErrorKind::Runtime, [&] { (void)divergence(first, second, next); });
+  }
 }
 
 TEST(Columns, StandBesideEachOther) {

@@ -37,7 +37,7 @@ if [ -z "$work" ]; then
 fi
 mkdir -p "$work"
 fut=$build/bin/fut
-packed=$work/packed
+packed=$work/packed-$(basename "$shape" .json)
 
 make_packed() {
   [ -f "$packed/model.safetensors" ] && return
@@ -109,8 +109,9 @@ batch() {
 }
 
 memory() {
+  make_packed
   depth=20 prompts 10000 8 1 >"$work/many.jsonl"
-  "$fut" run --device "$device" -i "$work/many.jsonl" -b 16 --overwrite --output-file \
+  "$fut" run --device "$device" -m "$packed" -i "$work/many.jsonl" -b 16 --overwrite --output-file \
     "$work/many_replies.jsonl" &
   local process=$!
   while sleep 0.25 && kill -0 "$process" 2>/dev/null; do

@@ -51,9 +51,10 @@ class Loop {
       warned_ = false;
       if (is_blank(line)) continue;
       bool leave = false;
-      const int code = is_command(line) ? run_command(line, leave) : say(line);
+      const bool command = is_command(line);
+      const int code = command ? run_command(line, leave) : say(line);
       if (code != 0 || leave) return code != 0 ? code : failed_command_;
-      if (single_turn_ && !is_command(line)) return 0;
+      if (single_turn_ && !command) return failed_command_;
     }
   }
 

@@ -1,6 +1,8 @@
 // See the header.
 #include "apps/chat/session.h"
 
+#include <algorithm>
+
 #include "apps/generation.h"
 #include "apps/logging.h"
 #include "apps/prompt_xray.h"
@@ -210,7 +212,10 @@ void Session::transcript_changed() {
 
 void Session::settings_changed() {
   const std::uint64_t seed = sampling_.params.sample.seed;
-  const bool keeps_seed = !options_.sampling.seed;
+  const bool was_drawn = std::ranges::any_of(sampling_.settings, [](const SamplingSetting& s) {
+    return s.name == "seed" && s.origin == "random";
+  });
+  const bool keeps_seed = was_drawn && !options_.sampling.seed;
   if (keeps_seed) options_.sampling.seed = seed;
   sampling_ = resolve_sampling(options_.sampling, model_.folder.generation);
   if (!keeps_seed) return;

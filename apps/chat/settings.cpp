@@ -17,7 +17,8 @@ Flags settings_of(GenerateOptions& options) {
   // What the conversation was begun with.
   std::erase_if(flags, [](const Flag& flag) {
     const std::string& name = flag_name(flag);
-    return name == "--chat-template" || name == "--date" || name == "--logprobs";
+    return name == "--chat-template" || name == "--date" || name == "--parse-special" ||
+           name == "--logprobs";
   });
   return flags;
 }
@@ -32,7 +33,6 @@ void change_switch(GenerateOptions& options, const Flag& flag, const std::string
   const std::string& flag_is = flag_name(flag);
   if (flag_is == "--ignore-eos") options.reply.ignore_eos = false;
   if (flag_is == "--special") options.reply.show_special = false;
-  if (flag_is == "--parse-special") options.form.parse_special.reset();
   if (flag_is == "--verbose-prompt") options.form.verbose_prompt = false;
   if (flag_is == "--greedy") options.sampling.temperature.reset();
 }

@@ -1,6 +1,7 @@
 // See the header.
 #include "apps/escape.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <fmt/format.h>
 #include <iterator>
@@ -44,23 +45,41 @@ void append_escaped_byte(std::string& result, char c) {
   }
 }
 
+// Whether the character of `length` bytes at the start of `text` is a control character. Those lie among
+// the characters of one and two bytes.
+bool begins_with_control(std::string_view text, std::size_t length) {
+  const auto first = static_cast<std::uint8_t>(text[0]);
+  if (length == 1) return is_control_character(first);
+  if (length > 2) return false;
+  return is_control_character((first & 0x1FU) << 6U | (static_cast<std::uint8_t>(text[1]) & 0x3FU));
+}
+
+// `kept` are characters of one byte that stay, `spelt` others that do not.
+std::string escaped(std::string_view text, std::string_view kept, std::string_view spelt) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t length = character_bytes(text);
+    const bool plain = length > 0 && spelt.find(text[0]) == spelt.npos &&
+                       (!begins_with_control(text, length) || kept.find(text[0]) != kept.npos);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
+    if (plain) {
+      result += character;
+    } else {
+      for (const char c : character) append_escaped_byte(result, c);
+    }
+    text.remove_prefix(character.size());
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string escape_controls(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    const auto first = static_cast<unsigned char>(text[0]);
-    const std::size_t length = character_bytes(text);
-    const bool plain =
-        length > 1 || (length == 1 && first >= 0x20 && first != 0x7F && first != '\\');
-    if (plain) {
-      result += text.substr(0, length);
-    } else {
-      append_escaped_byte(result, text[0]);
-    }
-    text.remove_prefix(plain ? length : 1);
-  }
-  return result;
+  return escaped(text, "", "\\");
+}
+
+std::string escape_controls_in_lines(std::string_view text) {
+  return escaped(text, "\n", "");
 }
 
 }  // namespace fut::app

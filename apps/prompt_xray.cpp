@@ -42,18 +42,23 @@ class Xray {
 
   // The text as the model sees it, each line begun by a bar.
   [[nodiscard]] std::string rendered() const {
-    std::string text = "| ";
-    for (const TokenId id : ids_) {
-      if (is_control(id)) {
-        text += colored(escape_controls(piece(id)), kControlColor);
-        continue;
-      }
-      for (const char c : piece(id)) {
-        const bool shown = c == '\n' || static_cast<unsigned char>(c) >= 0x20;
-        text += shown ? std::string(1, c) : escape_controls(std::string_view(&c, 1));
+    std::string text = "| ", plain;
+    const auto end_plain = [&] {  // a character may lie in several tokens
+      for (const char c : escape_controls_in_lines(plain)) {
+        text += c;
         if (c == '\n') text += "| ";
       }
+      plain.clear();
+    };
+    for (const TokenId id : ids_) {
+      if (!is_control(id)) {
+        plain += piece(id);
+        continue;
+      }
+      end_plain();
+      text += colored(escape_controls(piece(id)), kControlColor);
     }
+    end_plain();
     return text + "\n";
   }
 

@@ -1,6 +1,8 @@
 // See the header.
 #include "apps/wide_text.h"
 
+#include "apps/escape.h"
+
 namespace fut::app {
 namespace {
 
@@ -75,7 +77,7 @@ std::wstring pasted_text(std::string_view bytes) {
     before = c;
     if (c == L'\r' || (c == L'\n' && !second_of_pair))
       text += L'\n';
-    else if (c == L'\t' || (c >= 0x20 && (c < 0x7F || c >= 0xA0)))
+    else if (c == L'\t' || !is_control_character(static_cast<std::uint32_t>(c)))
       text += c;
   }
   return text;

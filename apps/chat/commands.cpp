@@ -37,7 +37,8 @@ CommandResult leave(Talk&, const std::string&) {
 CommandResult system(Talk& talk, const std::string& text) {
   Transcript& transcript = talk.session.transcript();
   if (text.empty()) {
-    tell(transcript.system() ? *transcript.system() + "\n" : "there is no system prompt\n");
+    tell(transcript.system() ? escape_controls_in_lines(*transcript.system()) + "\n"
+                             : "there is no system prompt\n");
     return {};
   }
   const std::optional<std::string> before = transcript.system();

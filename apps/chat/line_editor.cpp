@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "apps/chat/history_file.h"
+#include "apps/escape.h"
 #include "apps/logging.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
@@ -124,7 +125,7 @@ struct LineEditor::State {
     }
     if (found.choices.empty()) return CC_REFRESH_BEEP;
     std::string list = "\n";
-    for (const std::string& choice : found.choices) list += choice + "  ";
+    for (const std::string& choice : found.choices) list += escape_controls(choice) + "  ";
     write_to_standard_error(list + "\n");
     return CC_REDISPLAY;
   }

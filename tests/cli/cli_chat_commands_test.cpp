@@ -168,6 +168,16 @@ TEST_F(ChatCommands, SettingsAreThoseOfTheCommandLine) {
   expect_mentions(chat("/set tempp 1\n").err, {"did you mean temp"});
   // A seed that was drawn stays, and stays nobody's choice.
   expect_mentions(chat("/set temp 0.5\n").err, {"(random)"});
+  // One that was given goes where a random one is asked for.
+  const ProcessResult drawn = chat("/set seed 7\n/set seed -1\n");
+  expect_mentions(drawn.err, {" 7 (flag)", "(random)"});
+  EXPECT_EQ(drawn.err.find(" 7 (random)"), std::string::npos) << drawn.err;
+  // What the conversation was begun with stays.
+  for (const char* name : {"date 2026-01-01", "chat-template llama3", "parse-special on"}) {
+    const ProcessResult begun = chat(std::string("/set ") + name + "\n");
+    EXPECT_EQ(begun.exit_code, 2) << name;
+    expect_mentions(begun.err, {"no setting"});
+  }
   // One token a reply.
   const auto replies = json_of(chat("a\n/set n-predict 1\na\n", {"-o", "json"})).at("replies");
   EXPECT_EQ(replies.at(0).at("finish_reason"), "eos");
@@ -183,6 +193,14 @@ TEST_F(ChatCommands, TheSystemPromptCanChangeOnTheWay) {
   const ProcessResult huge = chat("/system " + std::string(90, 's') + "\na\n", {"-c", "64"});
   EXPECT_EQ(huge.exit_code, 4);
   EXPECT_EQ(huge.out, "Hi\n");  // without it
+}
+
+TEST_F(ChatCommands, AStoredSystemPromptMovesNoCursor) {
+  write_file(file("talk.json"), R"([{"role": "system", "content": "one\n\u001b[2Jtwo"}])");
+  const ProcessResult result = chat("/load " + file("talk.json") + "\n/system\n");
+  expect_success(result, "");
+  expect_mentions(result.err, {"one\n\\x1B[2Jtwo"});
+  EXPECT_EQ(result.err.find('\033'), std::string::npos);
 }
 
 TEST_F(ChatCommands, StatusAndStatsTellWhatActsAndWhatItCost) {
@@ -209,6 +227,17 @@ TEST_F(ChatCommands, ABlockIsOneTurnAndNeverACommand) {
   EXPECT_EQ(saved("talk.json").at(2).at("content"), "one");
   // One that is never closed counts as far as it goes.
   expect_success(chat("\"\"\"open\nend"), "Hi\n");
+}
+
+TEST_F(ChatCommands, ASingleTurnForgetsNoFailedCommand) {
+  const ProcessResult result = chat("/set tempp 1\nhello\nmore\n", {"--single-turn"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "Hi\n");
+  const ProcessResult slip = chat("/claer\n", {"--single-turn"});
+  expect_success(slip, "Hi\n");
+  const std::size_t at = slip.err.find("no command");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(slip.err.find("no command", at + 1), std::string::npos) << slip.err;
 }
 
 TEST_F(ChatCommands, NothingIsDrawnForAPipe) {

@@ -44,6 +44,16 @@ TEST_F(Xray, ShowsTheTextAsTheModelSeesItAndEveryToken) {
   EXPECT_EQ(result.err.find("<-"), std::string::npos) << result.err;
 }
 
+TEST_F(Xray, SpellsOutWhatATerminalWouldObey) {
+  const ProcessResult result =
+      fut({"run", "-m", model, "--raw", "-n", "1", "--verbose-prompt", "-p",
+           "a\x7F\xC2\x9B"
+           "2J\xC3\xA9"});
+  expect_mentions(result.err, {"a\\x7F\\xC2\\x9B2J\xC3\xA9"});
+  EXPECT_EQ(result.err.find("\xC2\x9B"), std::string::npos);
+  EXPECT_EQ(result.err.find('\x7F'), std::string::npos);
+}
+
 TEST_F(Xray, MarksWhatIsSuspicious) {
   const ProcessResult blank =
       fut({"run", "-m", model, "--raw", "-n", "1", "-p", "hello ", "--verbose-prompt"});

@@ -5,6 +5,7 @@
 
 #include "apps/chat/completion.h"
 #include "apps/chat/history_file.h"
+#include "apps/escape.h"
 #include "apps/wide_text.h"
 #include "tests/support/temp_folder.h"
 
@@ -93,6 +94,16 @@ TEST(WideText, MarksWhatIsNotUtf8) {
   EXPECT_EQ(to_wide("\xC0\x80"), L"\uFFFD");          // too long for what it is
   EXPECT_EQ(to_wide("\xED\xA0\x80"), L"\uFFFD");      // half of a pair
   EXPECT_EQ(to_wide("\xF4\x90\x80\x80"), L"\uFFFD");  // beyond the last one
+}
+
+TEST(Escape, SpellsOutWhatATerminalWouldObey) {
+  EXPECT_EQ(escape_controls("a\n\033[m\x7F\\"), "a\\n\\x1B[m\\x7F\\\\");
+  EXPECT_EQ(escape_controls("\xC2\x9B"
+                            "2J\xC2\x80\xC2\x9F"),
+            "\\xC2\\x9B2J\\xC2\\x80\\xC2\\x9F");
+  EXPECT_EQ(escape_controls("\xC2\xA0\xC3\x9B\xE2\x82\xAC"), "\xC2\xA0\xC3\x9B\xE2\x82\xAC");
+  EXPECT_EQ(escape_controls("\x9B\xC2"), "\\x9B\\xC2");
+  EXPECT_EQ(escape_controls_in_lines("a\n\\b\033\t\xC2\x9B"), "a\n\\b\\x1B\\t\\xC2\\x9B");
 }
 
 TEST(WideText, PastedTextHoldsNoControls) {

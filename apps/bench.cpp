@@ -7,9 +7,11 @@
 #include "apps/bench/serve.h"
 #include "apps/bench/statistics.h"
 #include "apps/commands.h"
+#include "apps/input_files.h"
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
 #include "apps/model_session.h"
+#include "apps/output.h"
 #include "apps/sampling_settings.h"
 #include "apps/signals.h"
 #include "apps/words.h"
@@ -156,12 +158,17 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   if (!options.latency.compare_old.empty()) {
     return compare_reports(options.latency.compare_old, options.latency.compare_new, reporter);
   }
+  std::optional<Output> plot;  // opened first: what cannot be written is found before measuring
+  if (!options.latency.plot_file.empty()) {
+    refuse_input_as_output(options.latency.plot_file, input_files(options), "--plot");
+    plot.emplace(options.latency.plot_file);
+  }
   Subject s = open_subject(options);
   describe(s, reporter.document());
   if (options.latency.end_to_end) {
     return latency_bench(
         {s.name, *s.backend, std::move(*s.model), s.kv_cache, s.folder ? &*s.folder : nullptr},
-        options, reporter);
+        options, plot ? &*plot : nullptr, reporter);
   }
   if (!options.prompts.empty()) return measure_prompts(options, s, reporter);
   Backend& backend = *s.backend;

@@ -67,15 +67,14 @@ std::vector<std::string> input_files(const PlanOptions& options) {
   return {options.model.model};
 }
 
-void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs) {
+void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs,
+                            std::string_view flag) {
   std::error_code ignored;
   if (!fs::is_regular_file(output, ignored)) return;  // what is not there yet, terminals, pipes
   for (const std::string& input : inputs) {
     if (input.empty() || !fs::equivalent(output, input, ignored)) continue;
-    throw usage_error(
-        "--output-file {}: is the input ({}), which the result would replace; give "
-        "another file",
-        output, input == kStandardInput ? "standard input" : input);
+    throw usage_error("{} {}: is the input ({}), which the result would replace; give another file",
+                      flag, output, input == kStandardInput ? "standard input" : input);
   }
 }
 

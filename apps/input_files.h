@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/check/check.h"
@@ -22,7 +23,9 @@ namespace fut::app {
 [[nodiscard]] std::vector<std::string> input_files(const CompareOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const DoctorOptions& options);
 
-// Throws Usage where `output` is one of the inputs, by whatever name. An empty name is no file.
-void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs);
+// Throws Usage, naming the flag, where `output` is one of the inputs, by whatever name. An empty name is no
+// file.
+void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs,
+                            std::string_view flag = "--output-file");
 
 }  // namespace fut::app

@@ -8,6 +8,7 @@
 #include "apps/describe_model.h"
 #include "apps/error_plot.h"
 #include "apps/escape.h"
+#include "apps/input_files.h"
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
 #include "apps/output.h"
@@ -184,7 +185,18 @@ void look_at_weights(const fs::path& folder, bool check_tensors, Findings& findi
   findings.weights["checksums"] = check_tensors ? "all met" : "not checked; see --check-tensors";
 }
 
-void plot_errors(const Json& document, const std::string& file) {
+// Opened before anything is looked at; no file of the model itself.
+std::optional<Output> open_plot(const std::string& file, const std::filesystem::path& folder) {
+  if (file.empty()) return std::nullopt;
+  std::vector<std::string> inputs;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    inputs.push_back(entry.path().string());
+  }
+  refuse_input_as_output(file, inputs, "--plot");
+  return std::optional<Output>(std::in_place, file);
+}
+
+void plot_errors(const Json& document, Output& output) {
   const Json::json_pointer place("/weights/report/matrices");
   if (!document.contains(place) || document.at(place).empty()) {
     throw usage_error(
@@ -193,7 +205,6 @@ void plot_errors(const Json& document, const std::string& file) {
         document.at("model").get<std::string>());
   }
   const std::string title = "Errors of " + document.at("model").get<std::string>();
-  Output output(file);
   output.write(error_plot(document.at(place), title));
   output.finish();
 }
@@ -202,6 +213,7 @@ void plot_errors(const Json& document, const std::string& file) {
 
 int inspect(const InspectOptions& options, Reporter& reporter) {
   const FoundFolder found = find_model_folder(options.model, Wanted::Model);
+  std::optional<Output> plot = open_plot(options.plot_file, found.path);
   Findings findings;
   look_at_tokenizer(found.path, findings);
   look_at_weights(found.path, options.check_tensors, findings);
@@ -215,7 +227,7 @@ int inspect(const InspectOptions& options, Reporter& reporter) {
   document["chat_template"] = describe_template(found.path);
   document["generation_config"] = findings.generation;
   document["notices"] = findings.notices;
-  if (!options.plot_file.empty()) plot_errors(document, options.plot_file);
+  if (plot) plot_errors(document, *plot);
   if (reporter.is_text()) {
     if (options.log.verbosity < kInfoVerbosity) shorten_report(document);
     explain_version(document);

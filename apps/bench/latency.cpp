@@ -214,7 +214,8 @@ void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& conf
   }
 }
 
-int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter) {
+int latency_bench(LatencySubject subject, const BenchOptions& options, Output* plot,
+                  Reporter& reporter) {
   const LatencyOptions& wanted = options.latency;
   check_latency_lengths(wanted, subject.model.config());
   std::vector<LatencyRow> rows = rows_of(wanted);
@@ -229,7 +230,7 @@ int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter&
     measure(instrument, options, row);
     add_latency_row(row, reporter);
   }
-  end_latency_report(rows, options, reporter);
+  end_latency_report(rows, plot, reporter);
   reporter.finish();
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "apps/output.h"
 #include "apps/reporter.h"
 #include "engine/engine.h"
 #include "engine/model_folder.h"
@@ -44,6 +45,8 @@ struct LatencyRow {
 // before weights are read.
 void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& config);
 
-int latency_bench(LatencySubject subject, const BenchOptions& options, Reporter& reporter);
+// `plot` is the file of --plot, or null.
+int latency_bench(LatencySubject subject, const BenchOptions& options, Output* plot,
+                  Reporter& reporter);
 
 }  // namespace fut::app

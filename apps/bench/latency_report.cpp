@@ -204,8 +204,7 @@ void add_latency_row(const LatencyRow& row, Reporter& reporter) {
                     : table_line(cells_of(row), reporter.format()));
 }
 
-void end_latency_report(const std::vector<LatencyRow>& rows, const BenchOptions& options,
-                        Reporter& reporter) {
+void end_latency_report(const std::vector<LatencyRow>& rows, Output* plot, Reporter& reporter) {
   if (reporter.format() == OutputFormat::Text) {
     reporter.text(
         "\nfirst token: text, tokens, prompt, first draw (of a batch, the last one's). each token: "
@@ -214,16 +213,15 @@ void end_latency_report(const std::vector<LatencyRow>& rows, const BenchOptions&
         "number.\n+-: half of the mean's 95 % interval. Prompts are random ordinary tokens, and no "
         "reply ends early.\n");
   }
-  if (options.latency.plot_file.empty()) return;
+  if (plot == nullptr) return;
   std::vector<PlotSeries> series;
   for (const LatencyRow& row : rows) {
     series.push_back(
         {fmt::format("prompt {}, depth {}, batch {}", row.prompt_tokens, row.depth, row.batch),
          row.samples.back().steps, histogram(all_steps(row))});
   }
-  Output file(options.latency.plot_file);
-  file.write(latency_plot(series));
-  file.finish();
+  plot->write(latency_plot(series));
+  plot->finish();
 }
 
 }  // namespace fut::app

@@ -12,7 +12,6 @@ namespace fut::app {
 void begin_latency_report(const LatencySubject& subject, Reporter& reporter);
 void add_latency_row(const LatencyRow& row, Reporter& reporter);
 // Writes the plot where one is wanted. Throws Runtime.
-void end_latency_report(const std::vector<LatencyRow>& rows, const BenchOptions& options,
-                        Reporter& reporter);
+void end_latency_report(const std::vector<LatencyRow>& rows, Output* plot, Reporter& reporter);
 
 }  // namespace fut::app

@@ -135,6 +135,15 @@ TEST_F(BenchLatency, APictureIsDrawn) {
   EXPECT_EQ(svg.find("nan"), std::string::npos);
 }
 
+TEST_F(BenchLatency, APictureThatCannotBeWrittenIsFoundFirst) {
+  expect_failure(bench({"-p", "8", "--plot", "/nowhere/out.svg"}), 1, {"/nowhere/out.svg"});
+  write_file(file("shape.json"), "{}");
+  expect_failure(
+      fut({"bench", "--end-to-end", "--dummy", file("shape.json"), "--plot", file("shape.json")}),
+      2, {"--plot", "is the input"});
+  EXPECT_EQ(read_file(file("shape.json")), "{}");
+}
+
 TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   expect_failure(fut({"bench", "-m", model, "-o", "csv"}), 2, {"csv", "--end-to-end"});
   expect_failure(fut({"bench", "-m", model, "--plot", "x.svg"}), 2, {"--plot"});

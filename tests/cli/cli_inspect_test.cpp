@@ -102,6 +102,10 @@ TEST(Inspect, APictureShowsTheErrorOfEveryMatrix) {
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
   expect_mentions(svg, {"layers.0.qkv_proj", "relative error", "prefers-color-scheme:dark"});
   expect_failure(fut({"inspect", "-m", demo, "--plot", picture}), 2, {"--plot", "quantize"});
+  const std::string config = read_file(packed + "/config.json");
+  expect_failure(fut({"inspect", "-m", packed, "--plot", packed + "/config.json"}), 2,
+                 {"--plot", "is the input"});
+  EXPECT_EQ(read_file(packed + "/config.json"), config);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // is a file or a folder the shell's own completion does the rest.
 #include "apps/shell_texts.h"
 
+#include <cctype>
 #include <fmt/format.h>
 #include <vector>
 
@@ -10,17 +11,7 @@ namespace {
 
 enum class ValueKind { None, Words, File, Folder, Other };
 
-// What follows a flag: "text|json" is a choice, "FILE" a file.
-ValueKind kind_of(const Flag& flag) {
-  const std::string& v = flag.value;
-  if (v.empty()) return ValueKind::None;
-  if (v.find('|') != v.npos) return ValueKind::Words;
-  if (v.find("FILE") != v.npos || v.find(".json") != v.npos) return ValueKind::File;
-  if (v == "MODEL" || v == "DIR" || v == "FOLDER") return ValueKind::Folder;
-  return ValueKind::Other;
-}
-
-// "auto|cpu|cuda[:N]" without what stands for something.
+// "auto|cpu|cuda[:N]" without what stands for something, which is written large.
 std::vector<std::string> words_of(const Flag& flag) {
   std::vector<std::string> words;
   std::string word;
@@ -30,10 +21,22 @@ std::vector<std::string> words_of(const Flag& flag) {
       continue;
     }
     word.erase(std::min(word.find('['), word.size()));
-    if (!word.empty()) words.push_back(word);
+    if (!word.empty() && std::islower(static_cast<unsigned char>(word[0])) != 0) {
+      words.push_back(word);
+    }
     word.clear();
   }
   return words;
+}
+
+// What follows a flag: "text|json" is a choice, "FILE" a file, "PRECISION|DIR" a folder or another thing.
+ValueKind kind_of(const Flag& flag) {
+  const std::string& v = flag.value;
+  if (v.empty()) return ValueKind::None;
+  if (v.find('|') != v.npos && !words_of(flag).empty()) return ValueKind::Words;
+  if (v.find("FILE") != v.npos || v.find(".json") != v.npos) return ValueKind::File;
+  if (v == "MODEL" || v.find("DIR") != v.npos || v == "FOLDER") return ValueKind::Folder;
+  return ValueKind::Other;
 }
 
 // In single quotes of a shell.
@@ -115,9 +118,12 @@ std::string bash_completion(std::span<const Command> commands) {
     const std::string values = bash_values(command);
     if (!values.empty()) text += "      case \"$before\" in\n" + values + "      esac\n";
     const Flag* word = word_flag(command);
-    text +=
-        fmt::format("      COMPREPLY=($(compgen -W '{}{}' -- \"$now\")) ;;\n", flag_words(command),
-                    word == nullptr ? "" : fmt::format(" {}", fmt::join(words_of(*word), " ")));
+    const bool is_file = word != nullptr && kind_of(*word) == ValueKind::File;
+    const std::string choices =
+        word == nullptr || is_file ? "" : fmt::format(" {}", fmt::join(words_of(*word), " "));
+    text += fmt::format("      {}COMPREPLY=($(compgen -W '{}{}' -- \"$now\"){}) ;;\n",
+                        is_file ? "compopt -o filenames; " : "", flag_words(command), choices,
+                        is_file ? " $(compgen -f -- \"$now\")" : "");
   }
   return text + "  esac\n}\ncomplete -F _fut fut\n";
 }
@@ -152,8 +158,10 @@ std::string zsh_completion(std::span<const Command> commands) {
       }
     }
     if (const Flag* word = word_flag(command)) {
-      text += " \\\n            " + quoted(fmt::format("1:{}:({})", command.word.substr(2),
-                                                       fmt::join(words_of(*word), " ")));
+      const std::string action = kind_of(*word) == ValueKind::File
+                                     ? "_files"
+                                     : fmt::format("({})", fmt::join(words_of(*word), " "));
+      text += " \\\n            " + quoted(fmt::format("1:{}:{}", command.word.substr(2), action));
     }
     text += " ;;\n";
   }
@@ -191,7 +199,9 @@ std::string fish_completion(std::span<const Command> commands) {
       text += line + " -d " + quoted(flag.help) + "\n";
     }
     if (const Flag* word = word_flag(command)) {
-      text += fmt::format("{} -a '{}'\n", begin, fmt::join(words_of(*word), " "));
+      text += kind_of(*word) == ValueKind::File
+                  ? begin + " -F\n"
+                  : fmt::format("{} -a '{}'\n", begin, fmt::join(words_of(*word), " "));
     }
   }
   return text;

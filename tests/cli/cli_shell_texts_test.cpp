@@ -68,6 +68,25 @@ TEST(Completions, BashCompletesCommandsFlagsAndChoices) {
   EXPECT_EQ(offered(file, "fut run -n ''"), "\n");
 }
 
+TEST(Completions, WhatStandsForSomethingIsNoWord) {
+  const TempFolder folder;
+  const std::string file = (folder.path() / "fut.bash").string();
+  write_file(file, out_of({"completions", "bash"}));
+  write_file(folder.path() / "old.json", "{}");
+  write_file(folder.path() / "new.json", "{}");
+  const std::string start = (folder.path() / "").string();
+  EXPECT_EQ(offered(file, "fut bench --compare " + start + "old.json " + start + "n"),
+            start + "new.json\n");
+  EXPECT_EQ(offered(file, "fut bench --compare a NEW"), "\n");
+  EXPECT_EQ(offered(file, "fut compare --against PREC"), "\n");
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const std::string script = out_of({"completions", shell});
+    for (const char* word : {"(NEW.json)", "'NEW.json'", "(PRECISION", "'PRECISION", " DIR'"}) {
+      EXPECT_EQ(script.find(word), script.npos) << shell << " " << word;
+    }
+  }
+}
+
 TEST(Completions, OtherShellsAreRefused) {
   expect_failure(fut({"completions", "tcsh"}), 2, {"tcsh", "bash", "zsh", "fish"});
   expect_failure(fut({"completions"}), 2, {"bash", "zsh", "fish"});

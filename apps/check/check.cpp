@@ -26,7 +26,9 @@ constexpr const char* kCheckNotes =
     "Where the "
     "model runs on the CPU it is\nthe reference, with one thread against many: nothing may differ "
     "then, "
-    "and exit code 1 tells if it does.\n";
+    "and exit code 1 tells if it does. 'whole step' are the logits of steps that nothing is looked "
+    "at "
+    "in\nbetween, as in a reply, where the layers may be one kernel.\n";
 
 // Of one op in one layer, the worst of all steps.
 struct OpDifference {
@@ -86,12 +88,14 @@ struct CheckResult {
 };
 
 // The reference leads: its best token is what both are fed next.
-CheckResult run_both(TracedModel& reference, TracedModel& seen, const std::vector<TokenId>& prompt,
-                     int steps) {
+// `whole` is the model as `seen`, of which nothing is watched: its layers may be one kernel.
+CheckResult run_both(TracedModel& reference, TracedModel& seen, TracedModel& whole,
+                     const std::vector<TokenId>& prompt, int steps) {
   for (std::size_t i = 0; i + 1 < prompt.size(); ++i) {
     throw_if_interrupted();
     reference.feed(prompt[i]);
     seen.feed(prompt[i]);
+    whole.feed(prompt[i]);
   }
   CheckResult result;
   TokenId token = prompt.back();
@@ -100,6 +104,9 @@ CheckResult run_both(TracedModel& reference, TracedModel& seen, const std::vecto
     std::vector<OpValues> mine, others;
     reference.feed(token, &mine);
     seen.feed(token, &others);
+    whole.feed(token);
+    mine.push_back({"whole step", -1, reference.logits()});
+    others.push_back({"whole step", -1, whole.logits()});
     add_step(mine, others, result.ops);
     token = best_of(reference.logits());
     result.same_best += best_of(seen.logits()) == token ? 1 : 0;
@@ -165,8 +172,9 @@ int check(const CheckOptions& options, Reporter& reporter) {
 
   const int tokens = static_cast<int>(prompt.size()) + options.steps;
   TracedModel seen(backend, model, opened.kv_cache, tokens);
+  TracedModel whole(backend, model, opened.kv_cache, tokens);
   TracedModel reference(*cpu, reference_model, opened.kv_cache, tokens);
-  const CheckResult result = run_both(reference, seen, prompt, options.steps);
+  const CheckResult result = run_both(reference, seen, whole, prompt, options.steps);
 
   Json& document = reporter.document();
   document["model"] = opened.folder.path.string();

@@ -74,13 +74,15 @@ TEST(Check, TheCpuIsTheReferenceWhateverItsThreads) {
   EXPECT_EQ(document.at("same_best"), 2);
   EXPECT_GT(document.at("ops").size(), 10U);
   for (const auto& op : document.at("ops")) EXPECT_EQ(op.at("largest"), 0);
+  EXPECT_EQ(document.at("ops").back().at("op"), "whole step");
 }
 
 TEST(Check, TellsOpsAndLayers) {
   const ProcessResult result =
       fut({"check", "-m", demo(), "--steps", "1", "--precision", "bf16", "-p", "The old king"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  expect_mentions(result.out, {"against the CPU reference", "o_proj", "lm_head", "1 of 1 steps"});
+  expect_mentions(result.out,
+                  {"against the CPU reference", "o_proj", "lm_head", "whole step", "1 of 1 steps"});
 }
 
 TEST(Selftest, AllIsWellHere) {

@@ -51,12 +51,16 @@ void write_conversation(const std::string& path, const std::vector<ChatMessage>&
   }
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-  const std::string aside = path + "." + std::to_string(::getpid());
+  // What is replaced keeps its place and its mode: behind a link lies the file, and it may be private.
+  const fs::path target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
+  const fs::file_status before = fs::status(target, error);
+  const std::string aside = target.string() + "." + std::to_string(::getpid());
   try {
     Output output(aside);
+    if (fs::is_regular_file(before)) fs::permissions(aside, before.permissions());
     output.write(list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     output.finish();
-    fs::rename(aside, path);
+    fs::rename(aside, target);
   } catch (const fs::filesystem_error& e) {
     fs::remove(aside, error);
     throw runtime_failure("{}: {}", path, e.code().message());

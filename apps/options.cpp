@@ -61,7 +61,7 @@ Flags history_flags(HistoryOptions& o) {
            "FILE",
            kPromptSection,
            "Where it is stored [$XDG_STATE_HOME/fut/chat_history, else below ~/.local/state]",
-           set_text(o.file, "file name")}};
+           noting_typed(o.file_typed, set_text(o.file, "file name"))}};
 }
 
 Flags batch_flags(BatchOptions& o) {

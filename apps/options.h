@@ -111,6 +111,7 @@ struct BatchOptions {
 struct HistoryOptions {
   bool store = true;
   std::string file;  // empty: the XDG rules
+  bool file_typed = false;
 };
 
 struct GenerateOptions {

@@ -90,8 +90,13 @@ void add_startup(Json& document, StartupTimes& startup, const TextReply& reply,
 
 int run(const GenerateOptions& options, Reporter& reporter) {
   check_generate_options(options);
+  const bool talks =
+      !options.batch.given() && !options.prompt.prompt.given() && standard_input_is_terminal();
+  if (options.history.file_typed && !talks) {
+    throw usage_error("--history-file is of a chat; fut run with a prompt stores nothing");
+  }
   if (options.batch.given()) return run_batch(options, reporter);
-  if (!options.prompt.prompt.given() && standard_input_is_terminal()) {
+  if (talks) {
     if (options.form.raw || options.reply.truncate != Truncate::No) {
       throw usage_error("there is no prompt; give one with -p or -f");
     }

@@ -136,10 +136,12 @@ class Loop {
       if (outcome != LineReader::Outcome::Line || answer == "s") return false;
       if (answer == "d" && room.turns_to_drop > 0) {
         transcript.drop_oldest(room.turns_to_drop);
+        talk_.session.transcript_changed();
         return true;
       }
       if (answer == "n") {
         transcript.clear();
+        talk_.session.last_turn_changed();
         return true;
       }
     }

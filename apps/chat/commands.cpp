@@ -147,7 +147,7 @@ CommandResult regenerate(Talk& talk, const std::string&) {
 CommandResult undo(Talk& talk, const std::string&) {
   (void)talk.session.last_turn();
   const Turn turn = *talk.session.transcript().take_last();
-  talk.session.transcript_changed();
+  talk.session.last_turn_changed();
   tell(fmt::format("taken back: {}\n", escape_controls(turn.user)));
   tell_transcript(talk.session);
   return {};
@@ -162,7 +162,7 @@ CommandResult edit(Talk& talk, const std::string& text) {
 
 CommandResult clear(Talk& talk, const std::string&) {
   talk.session.transcript().clear();
-  talk.session.transcript_changed();
+  talk.session.last_turn_changed();
   if (talk.input.is_terminal()) tell("the conversation starts again\n");
   return {};
 }
@@ -193,7 +193,7 @@ CommandResult load(Talk& talk, const std::string& file) {
                          room.wanted, room.context);
   }
   talk.saved_as = file;
-  talk.session.transcript_changed();
+  talk.session.last_turn_changed();
   tell(fmt::format("loaded {}: ", file));
   tell_transcript(talk.session);
   return {};
@@ -208,18 +208,19 @@ CommandResult tokens(Talk& talk, const std::string& text) {
                      {0, use_color(talk.session.options().log.color)}));
     return {};
   }
-  if (!talk.session.last_reply()) throw usage_error("nothing was said yet; /tokens TEXT works");
-  const auto cached = static_cast<std::size_t>(talk.session.last_reply()->reused_tokens);
+  const TextReply& reply = talk.session.standing_reply();
+  const auto cached = static_cast<std::size_t>(reply.reused_tokens);
   tell(prompt_xray(tokenizer, talk.session.last_prompt(),
                    {cached, use_color(talk.session.options().log.color)}));
-  tell(fmt::format("reply: {}\n", counted(talk.session.last_reply()->ids.size(), "token")));
+  tell(fmt::format("reply: {}\n", counted(reply.ids.size(), "token")));
   return {};
 }
 
 CommandResult why(Talk& talk, const std::string& argument) {
   std::size_t back = 1;
   const char* end = argument.data() + argument.size();
-  if (!argument.empty() && std::from_chars(argument.data(), end, back).ptr != end) {
+  const auto read = std::from_chars(argument.data(), end, back);
+  if (!argument.empty() && (read.ec != std::errc() || read.ptr != end)) {
     throw usage_error("/why wants a number: 1 is the last token of the reply, 2 the one before");
   }
   const Session::Choice choice = talk.session.choice(back);

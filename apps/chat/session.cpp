@@ -115,6 +115,7 @@ int Session::answer(const std::string& text, std::uint64_t attempt) {
     used_tokens_ = ids.size() + reply.ids.size();
     last_prompt_ = ids;
     last_reply_ = std::move(reply);
+    reply_stands_ = true;
   }
   return stopped ? take_signal() : 0;
 }
@@ -180,8 +181,7 @@ int Session::say_instead(const std::string& text) {
 }
 
 Session::Choice Session::choice(std::size_t back) {
-  if (!last_reply_) throw usage_error("nothing was said yet");
-  const std::size_t count = last_reply_->ids.size();
+  const std::size_t count = standing_reply().ids.size();
   if (back < 1 || back > count) {
     throw usage_error("the last reply has {} tokens; 1 is the last one, {} the first", count,
                       count);
@@ -206,8 +206,20 @@ Session::Choice Session::choice(std::size_t back) {
   return result;
 }
 
+const TextReply& Session::standing_reply() const {
+  if (!last_reply_) throw usage_error("nothing was said yet");
+  if (!reply_stands_)
+    throw usage_error("the last reply is gone with its turn: say something first");
+  return *last_reply_;
+}
+
 void Session::transcript_changed() {
   used_tokens_ = transcript_.num_tokens();
+}
+
+void Session::last_turn_changed() {
+  transcript_changed();
+  reply_stands_ = false;
 }
 
 void Session::settings_changed() {

@@ -75,8 +75,9 @@ class Session {
 
   [[nodiscard]] Transcript& transcript() { return transcript_; }
   [[nodiscard]] const Transcript& transcript() const { return transcript_; }
-  // After the transcript was changed by others.
+  // After the transcript was changed by others: what it holds beside the last turn, or which turn is last.
   void transcript_changed();
+  void last_turn_changed();
   [[nodiscard]] std::size_t used_tokens() const { return used_tokens_; }
   [[nodiscard]] int context_tokens() const { return limits_.tokens; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
@@ -86,6 +87,8 @@ class Session {
   void settings_changed();
   [[nodiscard]] const std::vector<TokenId>& last_prompt() const { return last_prompt_; }
   [[nodiscard]] const std::optional<TextReply>& last_reply() const { return last_reply_; }
+  // The same while its turn is the last one. Throws Usage where there is none, or it is gone.
+  [[nodiscard]] const TextReply& standing_reply() const;
   [[nodiscard]] const SessionStats& total() const { return total_; }
 
  private:
@@ -107,6 +110,7 @@ class Session {
   std::size_t used_tokens_ = 0;
   std::vector<TokenId> last_prompt_;
   std::optional<TextReply> last_reply_;
+  bool reply_stands_ = false;
   SessionStats total_;
 };
 

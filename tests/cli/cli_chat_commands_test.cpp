@@ -81,6 +81,17 @@ TEST_F(ChatCommands, SaveAndLoadAreTheWholeConversation) {
   EXPECT_EQ(saved("longer.json").size(), 5U);
 }
 
+TEST_F(ChatCommands, SavingAgainKeepsTheFilesPlaceAndMode) {
+  namespace fs = std::filesystem;
+  ASSERT_EQ(chat("hello\n/save " + file("talk.json") + "\n").exit_code, 0);
+  fs::permissions(file("talk.json"), fs::perms(0600));
+  fs::create_symlink("talk.json", file("link.json"));
+  expect_success(chat("/load " + file("link.json") + "\nmore\n/save\n"), "Hi\n");
+  EXPECT_TRUE(fs::is_symlink(file("link.json")));
+  EXPECT_EQ(saved("talk.json").size(), 4U);
+  EXPECT_EQ(fs::status(file("talk.json")).permissions(), fs::perms(0600));
+}
+
 TEST_F(ChatCommands, ABadFileChangesNothing) {
   write_file(file("bad.json"), "[{\"role\": \"user\", \"content\": \"a\"}]");
   write_file(file("worse.json"), "{");
@@ -217,6 +228,18 @@ TEST_F(ChatCommands, TokensAreShownAndWhatStoodToChoice) {
                                "'Hi' was said", " %"});
   EXPECT_EQ(chat("hello\n/why 9\n").exit_code, 2);
   EXPECT_EQ(chat("hello\n/why x\n").exit_code, 2);
+  EXPECT_EQ(chat("hello\n/why 99999999999999999999999\n").exit_code, 2);
+  // Nothing is explained that is gone.
+  const std::string talk = file("talk.json");
+  ASSERT_EQ(chat("hello\n/save " + talk + "\n").exit_code, 0);
+  for (const std::string& gone : {std::string("/clear"), std::string("/undo"), "/load " + talk}) {
+    for (const char* command : {"/why", "/tokens"}) {
+      const ProcessResult after = chat("hello\n" + gone + "\n" + command + "\n");
+      EXPECT_EQ(after.exit_code, 2) << gone << command;
+      expect_mentions(after.err, {"gone with its turn"});
+    }
+    expect_success(chat("hello\n" + gone + "\nhello\n/why\n/stats\n"), "Hi\nHi\n");
+  }
 }
 
 TEST_F(ChatCommands, ABlockIsOneTurnAndNeverACommand) {
@@ -238,6 +261,14 @@ TEST_F(ChatCommands, ASingleTurnForgetsNoFailedCommand) {
   const std::size_t at = slip.err.find("no command");
   ASSERT_NE(at, std::string::npos);
   EXPECT_EQ(slip.err.find("no command", at + 1), std::string::npos) << slip.err;
+}
+
+TEST_F(ChatCommands, AHistoryIsOfAChat) {
+  expect_failure(fut({"run", "-m", model, "-p", "x", "--history-file", file("h")}), 2,
+                 {"--history-file", "chat"});
+  ProcessOptions everywhere;
+  everywhere.environment = {{"FUT_HISTORY_FILE", file("h")}};
+  expect_success(fut({"run", "-m", model, "-p", "x"}, everywhere), "Hi\n");
 }
 
 TEST_F(ChatCommands, NothingIsDrawnForAPipe) {

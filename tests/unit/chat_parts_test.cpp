@@ -1,7 +1,12 @@
 // The parts of the chat that need neither a model nor a terminal: completion, stored history, wide
 // characters, pasted text.
 #include <algorithm>
+#include <chrono>
+#include <fcntl.h>
+#include <future>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "apps/chat/completion.h"
 #include "apps/chat/history_file.h"
@@ -70,6 +75,24 @@ TEST(HistoryFile, DoesNotGrowForEver) {
   EXPECT_EQ(std::ranges::count(test::read_file(file), '\n'),
             static_cast<std::ptrdiff_t>(kHistoryEntries));
   EXPECT_EQ(read_history(file), entries);
+}
+
+TEST(HistoryFile, IsMadePrivateAndWaitsForWhoeverHoldsIt) {
+  const test::TempFolder folder;
+  const std::filesystem::path file = folder.path() / "history";
+  test::write_file(file, "old\n");
+  std::filesystem::permissions(file, std::filesystem::perms(0644));
+  const int held = ::open(file.c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  auto appended = std::async(std::launch::async, [&] { return append_history(file, "new"); });
+  EXPECT_EQ(appended.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  // Another file takes its place meanwhile, as in a rewriting: the entry goes there.
+  test::write_file(folder.path() / "aside", "kept\n");
+  std::filesystem::rename(folder.path() / "aside", file);
+  ::close(held);
+  EXPECT_TRUE(appended.get());
+  EXPECT_EQ(read_history(file), (Names{"kept", "new"}));
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600));
 }
 
 TEST(HistoryFile, IsNeverAReasonToFail) {

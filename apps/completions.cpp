@@ -3,19 +3,10 @@
 
 #include "apps/flag_groups.h"
 #include "apps/shell_texts.h"
+#include "apps/version.h"
 #include "kernels/error.h"
 
 namespace fut::app {
-namespace {
-
-int print(const std::string& text, Reporter& reporter) {
-  reporter.configure({});
-  reporter.text(text);
-  reporter.finish();
-  return 0;
-}
-
-}  // namespace
 
 Command completions_command(CompletionsOptions& o) {
   Command command{"completions",
@@ -56,7 +47,7 @@ int completions(const CompletionsOptions& options, std::span<const Command> comm
 }
 
 int man(std::span<const Command> commands, Reporter& reporter) {
-  return print(manual_page(commands, FUT_VERSION), reporter);
+  return print(manual_page(commands, version()), reporter);
 }
 
 }  // namespace fut::app

@@ -83,13 +83,6 @@ int run_with(int (*command)(const Options&, Reporter&), const Options& options,
   return command(options, reporter);
 }
 
-int print(std::string_view text, Reporter& reporter) {
-  reporter.configure({});
-  reporter.text(text);
-  reporter.finish();
-  return 0;
-}
-
 int run_program(std::span<const std::string> words, const Environment& environment,
                 Reporter& reporter) {
   CommandSet set;

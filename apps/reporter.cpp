@@ -51,6 +51,13 @@ void Reporter::finish(bool last_line) {
   lost_ = false;
 }
 
+int print(std::string_view text, Reporter& reporter) {
+  reporter.configure({});
+  reporter.text(text);
+  reporter.finish();
+  return 0;
+}
+
 void Reporter::fail(int code, std::string_view kind, std::string_view message) {
   if (lost_) return;
   document_["error"] = {{"code", code}, {"kind", kind}, {"message", message}};

@@ -48,6 +48,9 @@ class Reporter {
   bool lost_ = false;  // a write failed: nothing more can be said there
 };
 
+// A text that is all a command has to say. Returns the exit code. Throws Runtime.
+int print(std::string_view text, Reporter& reporter);
+
 // The word for a kind of error: "usage".
 [[nodiscard]] std::string_view error_kind_name(ErrorKind kind);
 

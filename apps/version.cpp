@@ -2,7 +2,6 @@
 #include "apps/version.h"
 
 #include <fmt/format.h>
-#include <string_view>
 
 namespace fut::app {
 
@@ -14,6 +13,10 @@ bool built_with_cuda() {
   return !kToolkit.empty();
 }
 
+std::string_view version() {
+  return FUT_VERSION;
+}
+
 std::string version_text() {
   constexpr std::string_view kCommit = FUT_COMMIT;
 #ifdef __clang__
@@ -21,7 +24,7 @@ std::string version_text() {
 #else
   constexpr std::string_view kCompiler = "gcc " __VERSION__;
 #endif
-  return fmt::format("fut {}\ncommit {}\ncompiler {}\nCUDA toolkit {}\n", FUT_VERSION,
+  return fmt::format("fut {}\ncommit {}\ncompiler {}\nCUDA toolkit {}\n", version(),
                      kCommit.empty() ? "unknown" : kCommit, kCompiler,
                      kToolkit.empty() ? "none" : kToolkit);
 }

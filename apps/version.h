@@ -2,8 +2,12 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace fut::app {
+
+// "0.1.0".
+[[nodiscard]] std::string_view version();
 
 // Version, commit, compiler and CUDA toolkit, a line each.
 [[nodiscard]] std::string version_text();

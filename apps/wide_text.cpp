@@ -1,6 +1,10 @@
 // See the header.
 #include "apps/wide_text.h"
 
+#include <clocale>
+#include <cstring>
+#include <langinfo.h>
+
 #include "apps/escape.h"
 
 namespace fut::app {
@@ -29,6 +33,12 @@ wchar_t character(std::string_view bytes) {
 }
 
 }  // namespace
+
+void use_utf8_locale() {
+  const char* own = std::setlocale(LC_CTYPE, "");
+  if (own != nullptr && std::strcmp(::nl_langinfo(CODESET), "UTF-8") == 0) return;
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+}
 
 std::wstring to_wide(std::string_view bytes) {
   std::wstring text;

@@ -2,12 +2,10 @@
 #include "apps/chat/line_editor.h"
 
 #include <cerrno>
-#include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <histedit.h>
-#include <langinfo.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -26,13 +24,6 @@ constexpr wchar_t kPromptEscape = L'\1';  // stands around what takes no cells
 constexpr const char* kPasteOn = "\033[?2004h";
 constexpr const char* kPasteOff = "\033[?2004l";
 constexpr std::string_view kPasteEnd = "\033[201~";
-
-// libedit counts cells by the locale. What it types out is UTF-8, as replies are.
-void use_utf8_locale() {
-  const char* own = std::setlocale(LC_CTYPE, "");
-  if (own != nullptr && std::strcmp(::nl_langinfo(CODESET), "UTF-8") == 0) return;
-  std::setlocale(LC_CTYPE, "C.UTF-8");
-}
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "apps/prompt.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
+#include "apps/wide_text.h"
 #include "apps/words.h"
 #include "engine/window_logits.h"
 #include "kernels/error.h"
@@ -280,6 +281,7 @@ int compare(const CompareOptions& options, Reporter& reporter) {
   std::vector<TokenId> along;
   run_side(first, options, prompt, along);
   run_side(second, options, prompt, along);
+  use_utf8_locale();  // for texts beside each other
   const ComparisonReport report(first, second);
   report.add_to(reporter.document());
   reporter.text(report.text());

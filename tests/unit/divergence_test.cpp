@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/compare/columns.h"
+#include "apps/wide_text.h"
 #include "tests/support/expect_error.h"
 
 namespace fut::app {
@@ -54,6 +55,8 @@ TEST(Columns, StandBesideEachOther) {
   EXPECT_EQ(side_by_side("one two three", "x", 8), "one two  | x\nthree    |\n");
   EXPECT_EQ(side_by_side("abcdefgh", "", 3), "abc |\ndef |\ngh  |\n");
   EXPECT_EQ(side_by_side("a\nb", "c", 2), "a  | c\nb  |\n");
+  use_utf8_locale();
+  EXPECT_EQ(side_by_side("\u65e5\u672c", "x", 5), "\u65e5\u672c  | x\n");
   EXPECT_EQ(side_by_side("\033[1m", "", 12), "\\x1B[1m      |\n");
 }
 

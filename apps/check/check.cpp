@@ -28,7 +28,7 @@ constexpr const char* kCheckNotes =
     "then, "
     "and exit code 1 tells if it does. 'whole step' are the logits of steps that nothing is looked "
     "at "
-    "in\nbetween, as in a reply, where the layers may be one kernel.\n";
+    "in\nbetween, as in a reply, where launches overlap.\n";
 
 // Of one op in one layer, the worst of all steps.
 struct OpDifference {
@@ -88,7 +88,7 @@ struct CheckResult {
 };
 
 // The reference leads: its best token is what both are fed next.
-// `whole` is the model as `seen`, of which nothing is watched: its layers may be one kernel.
+// `whole` is the model as `seen`, of which nothing is watched, as in a reply: launches overlap.
 CheckResult run_both(TracedModel& reference, TracedModel& seen, TracedModel& whole,
                      const std::vector<TokenId>& prompt, int steps) {
   for (std::size_t i = 0; i + 1 < prompt.size(); ++i) {

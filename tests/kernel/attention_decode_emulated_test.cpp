@@ -20,16 +20,10 @@ std::string name_of(const AttentionDistribution& d) {
   return fmt::format("clusters of {}, rings of {}", d.cluster, d.slots);
 }
 
-// As the kernel has it.
 template <int D, int kGroups>
 std::string emulate(const cuda::AttentionDecodeArgs& args, const emulator::Launch& launch) {
-  return emulator::run(launch, [&](std::uint8_t* shared) {
-    const auto block = static_cast<int>(cuda::blockIdx.x);
-    cuda::AttentionDecode<D, kGroups>(args, shared, block & (args.cluster - 1),
-                                      block >> args.log2_cluster,
-                                      static_cast<int>(cuda::blockIdx.y), args.pages, args.raw)
-        .run();
-  });
+  return emulator::run(
+      launch, [&](std::uint8_t* shared) { cuda::AttentionDecode<D, kGroups>(args, shared).run(); });
 }
 
 std::string emulate(int head_dim, int groups, const cuda::AttentionDecodeArgs& args,

@@ -52,7 +52,8 @@ void write_conversation(const std::string& path, const std::vector<ChatMessage>&
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
   // What is replaced keeps its place and its mode: behind a link lies the file, and it may be private.
-  const fs::path target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
+  fs::path target = path;
+  if (fs::is_symlink(path, error)) target = fs::weakly_canonical(path, error);
   const fs::file_status before = fs::status(target, error);
   const std::string aside = target.string() + "." + std::to_string(::getpid());
   try {

@@ -141,6 +141,19 @@ TEST_F(ChatEditor, TabCompletesCommands) {
   EXPECT_EQ(process.finish().exit_code, 0);
 }
 
+TEST_F(ChatEditor, TabListsFilesWithoutObeyingTheirNames) {
+  write_file(file("one.json"), "[]");
+  write_file(file("o\033]0;title\007.json"), "[]");
+  Process process(FUT_BINARY, options(model));
+  ASSERT_TRUE(process.wait_for_terminal("> "));
+  process.write("/load " + file("o") + "\t\t");
+  EXPECT_TRUE(process.wait_for_terminal("one.json"));
+  process.write("\x15\x04");
+  const ProcessResult result = process.finish();
+  EXPECT_NE(result.terminal.find("\\x1B]0;title\\x07.json"), std::string::npos) << result.terminal;
+  EXPECT_EQ(result.terminal.find("\033]0;"), std::string::npos);
+}
+
 TEST_F(ChatEditor, AChangedSizeIsFollowed) {
   Process process(FUT_BINARY, options(model));
   ASSERT_TRUE(process.wait_for_terminal("> "));

@@ -189,7 +189,7 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
     std::vector<std::string> words;
     int exit_code;
     const char* part;
-  } cases[] = {{{"--dummy", config, "--precision", "f32"}, 2, "random weights"},
+  } cases[] = {{{"--dummy", config, "--precision", "f32", "-d", "3"}, 2, "random weights"},
                {{"--dummy", config, "--precision", "bf16", "-d", "512"}, 2, "512 positions"},
                {{"--dummy", "/none.json", "--precision", "bf16"}, 3, "/none.json"},
                {{"--dummy", config, "-r", "0"}, 2, "-r"},

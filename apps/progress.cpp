@@ -51,9 +51,14 @@ void ProgressLine::show_bar(std::string_view title, std::uint64_t done, std::uin
 
 std::function<void(std::uint64_t, std::uint64_t)> rate_progress(std::string what) {
   using Clock = std::chrono::steady_clock;
-  return [what = std::move(what), line = std::make_shared<ProgressLine>(), start = Clock::now()](
-             std::uint64_t done, std::uint64_t total) {
-    const std::chrono::duration<double> seconds = Clock::now() - start;
+  static constexpr std::chrono::milliseconds kLeastBetween{100};
+  return [what = std::move(what), line = std::make_shared<ProgressLine>(), start = Clock::now(),
+          next = Clock::time_point{}](std::uint64_t done, std::uint64_t total) mutable {
+    throw_if_interrupted();
+    const Clock::time_point now = Clock::now();
+    if (now < next && done < total) return;
+    next = now + kLeastBetween;
+    const std::chrono::duration<double> seconds = now - start;
     const double rate = static_cast<double>(done) / 1e9 / std::max(seconds.count(), 1e-9);
     line->show(fmt::format("{} {} %, {:.2f} GB/s", what, percent_of(done, total), rate));
   };

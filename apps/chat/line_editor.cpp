@@ -192,6 +192,8 @@ LineReader::Outcome LineEditor::next(const Prompt& prompt, std::string& entry, b
   }
   s.interrupted = false;
   s.had_text = false;
+  // Before the prompt is seen: el_wgets would leave the terminal's own echo on until it first waits for a key.
+  ::el_wset(s.edit, EL_PREP_TERM, 1);
   write_to_standard_error(kPasteOn);
   int count = 0;
   const wchar_t* line = ::el_wgets(s.edit, &count);

@@ -31,8 +31,7 @@ PackedOptions device_options(bool balance, int group_size, ScaleRule rule) {
 class ByHand {
  public:
   ByHand(Backend& backend, QuantizeCase& toy, const CalibrationWindows& windows)
-      : toy_(toy),
-        runner_(backend, toy.config, kWindow, {}, DType::BF16),
+      : runner_(backend, toy.config, kWindow, {}, DType::BF16),
         hidden_(backend, toy.weights, windows, DType::BF16),
         sums_(backend, toy.config),
         backend_(backend) {}
@@ -66,7 +65,6 @@ class ByHand {
   }
 
  private:
-  QuantizeCase& toy_;
   LayerRunner runner_;
   HiddenStates hidden_;
   DeviceSums sums_;

@@ -24,21 +24,24 @@ class ForwardPass {
 
   void run(int i, LayerOp op) {
     const LayerWeights& w = model_.layer(i, ws_.kind());
-    expand(i, op);
     switch (op) {
       case LayerOp::QkvRopeAppend:
+        expand(i, PackedMatrix::QkvProj);
         project_qkv(i, w);
         return observe(layer_op_name(op), i, ws_.query());
       case LayerOp::Attention:
         attend(i, w);
         return observe(layer_op_name(op), i, ws_.attention());
       case LayerOp::OProj:
+        expand(i, PackedMatrix::OProj);
         project_attention(w);
         return observe(layer_op_name(op), i, ws_.residual());
       case LayerOp::GateUpSwiglu:
+        expand(i, PackedMatrix::GateUpProj);
         gate_up(w);
         return observe(layer_op_name(op), i, ws_.ffn());
       case LayerOp::DownProj:
+        expand(i, PackedMatrix::DownProj);
         project_down(w);
         return observe(layer_op_name(op), i, ws_.residual());
     }
@@ -46,20 +49,9 @@ class ForwardPass {
 
  private:
   // Where prompts have their weights from INT4 codes: right before they are read, one matrix at a time.
-  void expand(int i, LayerOp op) {
+  void expand(int i, PackedMatrix matrix) {
     if (ws_.kind() != StepKind::Prefill || !model_.expands()) return;
-    switch (op) {
-      case LayerOp::QkvRopeAppend:
-        return backend_.expand(model_.expansion(i, PackedMatrix::QkvProj));
-      case LayerOp::Attention:
-        return;
-      case LayerOp::OProj:
-        return backend_.expand(model_.expansion(i, PackedMatrix::OProj));
-      case LayerOp::GateUpSwiglu:
-        return backend_.expand(model_.expansion(i, PackedMatrix::GateUpProj));
-      case LayerOp::DownProj:
-        return backend_.expand(model_.expansion(i, PackedMatrix::DownProj));
-    }
+    backend_.expand(model_.expansion(i, matrix));
   }
 
   // Keys and queries are rotated once: where they are rounded. That is here for the steps of

@@ -2,6 +2,7 @@
 #include "engine/packed_upload.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>

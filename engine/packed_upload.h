@@ -2,8 +2,6 @@
 // by chunk, take its checksums and send each piece on while they read the next. Internal to engine/.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>

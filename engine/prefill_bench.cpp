@@ -30,12 +30,9 @@ bool parse_positive(std::string_view text, int& value) {
   return std::from_chars(text.data(), end, value).ptr == end && value > 0;
 }
 
-int longest_of(const PromptPack& pack) {
-  return *std::max_element(pack.lengths.begin(), pack.lengths.end());
-}
-
 int context_of(const PromptPack& pack) {
-  return longest_of(pack) + 1;  // the reply's first token
+  // The reply's first token comes behind it.
+  return *std::max_element(pack.lengths.begin(), pack.lengths.end()) + 1;
 }
 
 std::vector<std::int32_t> made_up_prompt(int tokens, int salt, int vocab_size) {
@@ -121,11 +118,16 @@ PrefillBench::PrefillBench(Backend& backend, const Model& model, const PrefillBe
                  limits_for(options.pack)),
       sample_buffers_(backend, limits_for(options.pack).max_sequences, context_of(options.pack)) {
   cache_.clear(backend);
-  workspace_.upload(backend, one_pass(options.pack, model.config().vocab_size));
-  for (std::size_t i = 0; i < options.pack.lengths.size(); ++i) {
-    sample_buffers_.add(options.sampling, {});
+  upload_pass();
+}
+
+void PrefillBench::upload_pass() {
+  workspace_.upload(backend_, one_pass(options_.pack, model_.config().vocab_size));
+  sample_buffers_.clear();
+  for (std::size_t i = 0; i < options_.pack.lengths.size(); ++i) {
+    sample_buffers_.add(options_.sampling, {});
   }
-  sample_buffers_.upload(backend);
+  sample_buffers_.upload(backend_);
 }
 
 void PrefillBench::sample() {
@@ -166,11 +168,7 @@ double PrefillBench::seconds_to_first_tokens() {
     scheduler.commit(batch, tokens);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  // What the procedures find.
-  workspace_.upload(backend_, one_pass(pack, model_.config().vocab_size));
-  sample_buffers_.clear();
-  for (std::size_t i = 0; i < pack.lengths.size(); ++i) sample_buffers_.add(options_.sampling, {});
-  sample_buffers_.upload(backend_);
+  upload_pass();
   return taken.count();
 }
 

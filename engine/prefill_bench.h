@@ -2,7 +2,7 @@
 // way from prompts to their first tokens as an engine goes it.
 #pragma once
 
-#include <span>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +47,8 @@ class PrefillBench {
   [[nodiscard]] double seconds_to_first_tokens();
 
  private:
+  // What step() and layers() find.
+  void upload_pass();
   void sample();
 
   Backend& backend_;

@@ -26,8 +26,9 @@ class WeightCounter {
       const PackedMatrixShape shape = packed_matrix_shape(config, static_cast<PackedMatrix>(m));
       of_layer_ += static_cast<std::uint64_t>(std::int64_t{shape.rows} * shape.cols);
     }
-    const std::int64_t of_vocabulary = std::int64_t{config.vocab_size} * config.hidden_size;
-    total_ = static_cast<std::uint64_t>(2 * of_vocabulary) + num_layers_ * of_layer_;
+    of_vocabulary_ =
+        static_cast<std::uint64_t>(std::int64_t{config.vocab_size} * config.hidden_size);
+    total_ = 2 * of_vocabulary_ + num_layers_ * of_layer_;
   }
 
   void begin(std::string stage) {
@@ -41,10 +42,7 @@ class WeightCounter {
     report();
   }
   // Embedding and first layers, which a run that was killed has done.
-  void skip(int layers) {
-    const std::uint64_t of_vocabulary = (total_ - num_layers_ * of_layer_) / 2;
-    done_ = of_vocabulary + layers * of_layer_;
-  }
+  void skip(int layers) { done_ = of_vocabulary_ + layers * of_layer_; }
   // Nothing new: so that the callback can stop what takes long.
   void tick() const { report(); }
 
@@ -56,7 +54,7 @@ class WeightCounter {
   int num_layers_;
   const QuantizeProgress& progress_;
   std::string stage_;
-  std::uint64_t of_layer_ = 0;
+  std::uint64_t of_layer_ = 0, of_vocabulary_ = 0;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };

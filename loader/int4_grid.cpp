@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/numeric/int4_code.h"
+#include "kernels/numeric/int4_search.h"
 
 namespace fut {
 namespace {
@@ -19,14 +20,6 @@ typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef std::int32_t Words __attribute__((vector_size(kLanes * 4)));
 // Vector types never lie in memory: their alignment would be another one for each instruction set.
 typedef float FloatsInMemory __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-
-constexpr float kSmallestWeight = 0x1p-120F;
-constexpr float kTooLargeWeight = 0x1p127F;
-
-// p = 1.05 - 0.01 i. In hundredths, so that 1.00, the min-max scale, is exact.
-constexpr int kFirstPercent = 105;
-constexpr int kLastPercent = 55;
-constexpr int kRefitPasses = 2;
 
 // A group scaled by a power of two to a largest size in [1, 2), and its importances scaled to a
 // largest of 1: squares can then neither overflow nor vanish, whatever the checkpoint holds.
@@ -94,7 +87,7 @@ float round_to_bf16(float value) {
 
 // False for a NaN.
 bool is_weight(float value) {
-  return std::fabs(value) < kTooLargeWeight;
+  return std::fabs(value) < kTooLargeInt4Weight;
 }
 
 // The weight of largest size, the first of equals.
@@ -123,7 +116,7 @@ float search_scale(const ScaledGroup& group, float largest_size) {
   const PairErrorFunction pair_error = pair_error_function();
   float best_error = std::numeric_limits<float>::infinity();
   float best = 0;
-  for (int percent = kFirstPercent; percent >= kLastPercent; --percent) {
+  for (int percent = kFirstScalePercent; percent >= kLastScalePercent; --percent) {
     const float scale = round_to_bf16(largest_size * (static_cast<float>(percent) / 100.0F) / 8.0F);
     ErrorPair error;
     pair_error(group, scale, error);
@@ -190,7 +183,7 @@ GroupGrid quantize_group(std::span<const float> weights, std::span<const float> 
   FUT_CHECK(std::ranges::all_of(weights, is_weight), "a weight of the group is not finite");
   const float largest = largest_weight(weights);
   const float size = std::fabs(largest);
-  if (size < kSmallestWeight) {
+  if (size < kSmallestInt4Weight) {
     std::fill(codes.begin(), codes.end(), std::int8_t{0});
     return {};
   }
@@ -208,7 +201,7 @@ GroupGrid quantize_group(std::span<const float> weights, std::span<const float> 
     const ScaledGroup group = scale_group(weights, importance, power_of_two);
     const float found = search_scale(group, size * power_of_two) / power_of_two;
     keep_better(try_scale(weights, importance, uniform, found));
-    for (int pass = 0; pass < kRefitPasses; ++pass) {
+    for (int pass = 0; pass < kScaleRefits; ++pass) {
       const float refitted = refit_scale(weights, importance, uniform, best);
       if (!std::isnormal(refitted) ||
           !keep_better(try_scale(weights, importance, uniform, refitted))) {

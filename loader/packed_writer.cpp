@@ -24,7 +24,19 @@ constexpr std::uint64_t kDataAlignment = 64;  // of the first byte of data
 constexpr std::uint64_t kReportBase = 16U << 10;
 constexpr std::uint64_t kReportPerTensor = 512;
 
-constexpr std::uint64_t kPieceBytes = 1U << 20;  // of a copy
+// Bytes begin .. end - 1 of a file, as many at a time as are well held.
+template <class Body>
+void for_each_piece(const MappedFile& file, std::uint64_t begin, std::uint64_t end,
+                    const Body& body) {
+  constexpr std::uint64_t kPieceBytes = 1U << 20;
+  std::vector<std::byte> bytes(kPieceBytes);
+  for (; begin < end; begin += kPieceBytes) {
+    const auto piece =
+        std::span(bytes).first(static_cast<std::size_t>(std::min(kPieceBytes, end - begin)));
+    file.read(begin, piece);
+    body(piece);
+  }
+}
 
 // Of the first `count` tensors.
 std::uint64_t first_bytes(const std::vector<PackedTensor>& tensors, std::size_t count) {
@@ -144,12 +156,8 @@ bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
     const std::uint64_t end = begin + first_bytes(tensors_, resumed_tensors_);
     if (file.size() < end) return false;
     checksums_ = {};
-    std::vector<std::byte> piece(kPieceBytes);
-    for (std::uint64_t at = begin; at < end; at += kPieceBytes) {
-      const auto count = static_cast<std::size_t>(std::min(kPieceBytes, end - at));
-      file.read(at, std::span(piece).first(count));
-      checksums_.add(std::span(piece).first(count));
-    }
+    for_each_piece(file, begin, end,
+                   [&](std::span<const std::byte> piece) { checksums_.add(piece); });
   } catch (const Error&) {  // it goes the way of what cannot be gone on with
     return false;
   }
@@ -219,15 +227,11 @@ void PackedWriter::append(std::string_view tensor, std::span<const std::byte> by
 }
 
 void PackedWriter::copy_companions(const std::filesystem::path& source) {
-  std::vector<std::byte> piece(kPieceBytes);
   for (const std::string& name : list_companions(source)) {
     const MappedFile from = MappedFile::open(source / name);
     OutputFile to(partial_->path() / name, from.size());
-    for (std::uint64_t begin = 0; begin < from.size(); begin += kPieceBytes) {
-      const auto count = static_cast<std::size_t>(std::min(kPieceBytes, from.size() - begin));
-      from.read(begin, std::span(piece).first(count));
-      to.write(std::span(piece).first(count));
-    }
+    for_each_piece(from, 0, from.size(),
+                   [&](std::span<const std::byte> piece) { to.write(piece); });
     to.close();
   }
 }

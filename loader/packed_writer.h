@@ -59,8 +59,7 @@ class PackedWriter {
   void append(std::string_view tensor, std::span<const std::byte> bytes);
 
   // Between two tensors: those so far are complete, and `state` is what their author needs to go on
-  // after them. Nothing without a resume_key,
-  // and from where there is no room for it on.
+  // after them. Nothing without a resume_key, and from where there is no room for it on.
   void save_progress(std::span<const std::byte> state);
   // What was taken up: complete tensors, 0 for a new file; and the state saved after them.
   [[nodiscard]] std::size_t resumed_tensors() const { return resumed_tensors_; }

@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "kernels/numeric/e4m3.h"
+#include "kernels/numeric/row_scale.h"
 
 namespace fut {
 namespace {
@@ -72,13 +73,6 @@ float row_amax(const HostMatrix& w, std::int64_t row) {
     amax = std::max(amax, std::abs(value));
   }
   return amax;
-}
-
-// What amax becomes `largest` under.
-float row_scale(float amax, float largest) {
-  if (amax == 0) return 1;
-  const double scale = static_cast<double>(amax) / static_cast<double>(largest);
-  return std::max(static_cast<float>(scale), std::numeric_limits<float>::min());
 }
 
 void check_values(const HostMatrix& w) {

@@ -40,6 +40,7 @@ test_seconds=900 sample_seconds=300 bench_seconds=300 peers_seconds=1500  # the 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+configs=$(dirname "$here")/configs
 folder='' log=gpu.log tests=1 sanitizer=1 bench=1 cliffs=0 peers=0 points=''
 while [ $# -gt 0 ]; do
   case $1 in
@@ -163,15 +164,14 @@ run_bench() {
     judge "$name" 'numbers above'
     numbers+=$(printf '\n%s\n' "$name"; grep -E '^[a-z_]+/|ERROR| us( |,)' "$own" | cut -c1-150)$'\n'
   done
+  if [ ! -x "$folder/bin/fut" ]; then skipped+=('decode steps, prompts: no fut built'); return; fi
   run_steps
   run_prompts
 }
 
 # Whole decode steps of random weights in the shapes of Llama-3.1.
 run_steps() {
-  local size batch configs
-  configs=$(dirname "$here")/configs
-  if [ ! -x "$folder/bin/fut" ]; then skipped+=('decode steps: no fut built'); return; fi
+  local size batch
   for size in 8b 70b; do
     for batch in 1 8 32; do
       run "llama-3.1-$size, batch $batch" "$bench_seconds" "$folder/bin/fut" bench --device cuda \
@@ -183,9 +183,7 @@ run_steps() {
 
 # Prompts of random weights in the shapes of Llama-3.1, to their first tokens and by the layer.
 run_prompts() {
-  local size configs
-  configs=$(dirname "$here")/configs
-  if [ ! -x "$folder/bin/fut" ]; then skipped+=('prompts: no fut built'); return; fi
+  local size
   for size in 8b 70b; do
     run "llama-3.1-$size, prompts" "$bench_seconds" "$folder/bin/fut" bench --device cuda \
       --dummy "$configs/llama-3.1-$size.json" --prompts all --temp 0

@@ -6,6 +6,8 @@
 // bound   memory: bytes of the cached keys and values; at short lengths the chain of dependent steps
 // INT4: the block that has the last split is the only one that reads and writes the sequence's tail;
 // it stores the step's rows, and packs a block of 16 that they complete.
+//
+// What was tried, and in vain: README.md, "Attention of a decode step".
 #pragma once
 
 #include "kernels/cuda/attention_queries.cuh"

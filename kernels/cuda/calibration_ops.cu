@@ -86,10 +86,6 @@ __global__ void __launch_bounds__(kThreads) shift_kernel(ShiftArgs a) {
   }
 }
 
-unsigned blocks_for(std::int64_t count, std::int64_t of_block) {
-  return static_cast<unsigned>((count + of_block - 1) / of_block);
-}
-
 }  // namespace
 
 void round_to_bf16(const RoundToBf16Args& a, LaunchContext& context) {

@@ -12,6 +12,8 @@
 //          ascending; segments merged as layout/k_segments.h says, those before the last one parked in
 //          shared memory; then blocks of a cluster read each other's sums.
 // bound    bytes of the weights
+//
+// What was tried, and in vain: README.md, "The INT4 main loop".
 #pragma once
 
 #include <cstdint>

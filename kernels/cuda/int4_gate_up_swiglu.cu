@@ -1,5 +1,5 @@
 // gate_up_swiglu on the GPU, INT4 weights. Contract in ops.h.
-// launch  the INT4 main loop (int4_gemm.cuh), one block a multiprocessor, dependent launch; gate and up
+// launch  one of the two INT4 main loops (int4_launch.cuh), dependent launch; gate and up
 //         of a channel are rows g and g + 8 of a strip
 // bound   memory: bytes of the packed matrix
 //

@@ -11,6 +11,8 @@
 //          segments merged as layout/k_segments.h says. None of it depends on the number of tokens, of
 //          blocks or of pieces: the same bits always.
 // bound    bytes of the weights
+//
+// What was tried, and in vain: README.md, "The INT4 main loop".
 #pragma once
 
 #include <cstdint>

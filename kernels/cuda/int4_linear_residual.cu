@@ -1,5 +1,5 @@
 // linear_residual on the GPU, INT4 weights: R += x W^T for 1 to 32 tokens. Contract in ops.h.
-// launch  the INT4 main loop (int4_gemm.cuh), one block a multiprocessor, dependent launch
+// launch  one of the two INT4 main loops (int4_launch.cuh), dependent launch
 // bound   memory: bytes of the packed matrix
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // qkv_rope_append on the GPU, INT4 weights. Contract in ops.h.
-// launch  the INT4 main loop (int4_gemm.cuh), one block a multiprocessor, dependent launch; the members
+// launch  one of the two INT4 main loops (int4_launch.cuh), dependent launch; the members
 //         of a RoPE pair are rows g and g + 8 of a strip, so one thread turns them
 // bound   memory: bytes of the packed matrix
 #include <algorithm>

@@ -11,18 +11,12 @@
 #include <cstdint>
 
 #include "kernels/numeric/int4_code.h"
+#include "kernels/numeric/int4_search.h"
 #include "kernels/ops_offline.h"
 
 namespace fut::cuda {
 
 inline constexpr int kGroupLanes = 8;  // of a group
-
-// As in int4_grid.cpp; its test compares the two.
-inline constexpr float kSmallestInt4Weight = 0x1p-120F;
-inline constexpr float kTooLargeInt4Weight = 0x1p127F;
-inline constexpr int kFirstScalePercent = 105;
-inline constexpr int kLastScalePercent = 55;
-inline constexpr int kScaleRefits = 2;
 
 template <int kPerLane>
 class Int4GroupRounder {

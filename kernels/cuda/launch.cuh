@@ -3,6 +3,7 @@
 // that does; see ptx/dependent_launch.cuh.
 #pragma once
 
+#include <cstdint>
 #include <cuda_runtime.h>
 #include <utility>
 
@@ -16,6 +17,11 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;  // dynamic
   unsigned cluster = 1;          // blocks along x that form a cluster
 };
+
+// Blocks for `count` things, so many to a block.
+inline unsigned blocks_for(std::int64_t count, std::int64_t of_block) {
+  return static_cast<unsigned>((count + of_block - 1) / of_block);
+}
 
 // Two kernels share a multiprocessor only where both want it cut into caches and shared memory the same
 // way; else the second waits until the first has left. So all kernels of a step ask for the same.

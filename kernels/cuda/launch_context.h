@@ -23,7 +23,6 @@ enum class ScratchUse {
   AttentionTiles,
   AttentionHistory,
   AttentionQueries,
-  Sampling,
   kCount
 };
 

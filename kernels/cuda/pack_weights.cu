@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) pack_e4m3_kernel(PackE4m3Args a) {
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) amax = fmaxf(amax, largest[w]);
-  const float scale = e4m3_row_scale(amax);
+  const float scale = row_scale(amax, kE4m3Max);
   if (threadIdx.x == 0) a.scales[row] = scale;
   auto* codes = reinterpret_cast<std::uint32_t*>(a.codes + row * a.w.cols);
   for (std::int64_t c = threadIdx.x; c < a.w.cols / 4; c += kThreads) {
@@ -60,10 +60,6 @@ __global__ void __launch_bounds__(kThreads) pack_e4m3_kernel(PackE4m3Args a) {
     }
     codes[c] = four;
   }
-}
-
-unsigned blocks_for(std::int64_t count, std::int64_t of_block) {
-  return static_cast<unsigned>((count + of_block - 1) / of_block);
 }
 
 }  // namespace

@@ -92,11 +92,4 @@ __device__ inline float e4m3_weight(const PackE4m3Args& a, std::int64_t row, std
   return a.divisors == nullptr ? value : __fdiv_rn(value, a.divisors[col / a.columns_per_divisor]);
 }
 
-// What the largest size of a row becomes kE4m3Max under.
-__device__ inline float e4m3_row_scale(float amax) {
-  constexpr float kSmallestNormal = 0x1p-126F;
-  if (amax == 0) return 1;
-  return fmaxf(static_cast<float>(__ddiv_rn(amax, kE4m3Max)), kSmallestNormal);
-}
-
 }  // namespace fut::cuda

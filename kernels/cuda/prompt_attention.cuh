@@ -9,6 +9,8 @@
 // sums     Ascending, 128 keys after 128 from multiples of 128 on, and a row's own position decides which
 //          count: its bits do not depend on its tile, nor on whatever else is in the step.
 // bound    arithmetic
+//
+// What was tried, and in vain: README.md, "Attention of prompts".
 #pragma once
 
 #include "kernels/cuda/prompt_attention_copies.cuh"

@@ -10,6 +10,8 @@
 // sums     One chain of the tensor core over K, ascending in steps of 32 bytes of a row, whatever tile and
 //          cluster are chosen and whatever tokens stand beside: the same bits always.
 // bound    arithmetic
+//
+// What was tried, and in vain: README.md, "Products of prompts".
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // round_to_int4 on the GPU; contract in ops_offline.h, arithmetic in int4_round.cuh.
 // launch  256 threads, 32 groups a block
-// bound   arithmetic: some 60 instructions for each weight and candidate pair
+// bound   arithmetic: see int4_round.cuh
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/int4_round.cuh"
@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(kThreads) round_int4_kernel(RoundToInt4Args a)
 template <int kPerLane>
 void launch(const RoundToInt4Args& a, LaunchContext& context) {
   const std::int64_t groups = a.w.rows * (a.w.cols / a.group_size);
-  const std::int64_t blocks = (groups + kGroupsOfBlock - 1) / kGroupsOfBlock;
-  const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads)};
+  const LaunchShape shape{dim3(blocks_for(groups, kGroupsOfBlock)), dim3(kThreads)};
   launch_dependent("round_to_int4", round_int4_kernel<kPerLane>, shape, context.handle(), a);
 }
 

@@ -11,6 +11,8 @@
 // overlap  The first stages of codes are asked for before the kernel before has ended. While a tile's
 //          sums are finished, the ring fills up for the next one.
 // bound    bytes of the weights
+//
+// What was tried, and in vain: README.md, "Weights that lie row after row".
 #pragma once
 
 #include <cstdint>

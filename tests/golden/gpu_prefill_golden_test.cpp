@@ -103,6 +103,7 @@ TEST_F(Prefill, OnTheGpuLeansToNoSideOfTheReference) {
                {"fp8, INT4 cache", Precision::Fp8, KvCacheDtype::Int4, PrefillWeights::Fp8},
                {"int4", Precision::Int4, KvCacheDtype::Int4, PrefillWeights::Fp8},
                {"int4, expanded", Precision::Int4, KvCacheDtype::Int4, PrefillWeights::Int4}};
+  const Rows truth = ModelRunner(novels()).window_logits(text_, StepKind::Prefill);
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     RunnerOptions options{

@@ -15,13 +15,6 @@ inline void copy_16(std::uint32_t destination, const void* source, std::uint32_t
   std::memset(emulator::own_memory(destination, 16, 16), 0xFF, 16);
   emulator::copy_16_bytes(destination, bytes == 0 ? nullptr : source);
 }
-template <int kTo, int kFrom>
-void copy_16_at(std::uint32_t destination, const void* source) {
-  copy_16(destination + kTo, static_cast<const std::uint8_t*>(source) + kFrom, 16);
-}
-inline void copy_16_if(bool wanted, std::uint32_t destination, const void* source) {
-  if (wanted) copy_16(destination, source, 16);
-}
 inline void commit_copies() {
   emulator::end_copies();
 }

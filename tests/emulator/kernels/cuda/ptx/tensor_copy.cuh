@@ -15,11 +15,7 @@ inline void copy_box_3(std::uint32_t destination, const CUtensorMap& map, std::u
   emulator::copy_box(destination, map, {c0, c1, c2}, barrier);
 }
 inline void copy_box(std::uint32_t destination, const CUtensorMap& map, std::uint32_t barrier,
-                     int c0, int c1) {
-  emulator::copy_box(destination, map, {c0, c1, 0}, barrier);
-}
-inline void copy_box(std::uint32_t destination, const CUtensorMap& map, std::uint32_t barrier,
-                     int c0, int c1, std::uint64_t) {
+                     int c0, int c1, std::uint64_t = 0) {
   emulator::copy_box(destination, map, {c0, c1, 0}, barrier);
 }
 // The box at c0 of the innermost dimension and block c4 of 32 rows.

@@ -18,10 +18,6 @@ inline std::uint64_t wgmma_descriptor(std::uint32_t address) {
   return address >> 4 | std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
 }
 
-inline std::uint64_t descriptor_after(std::uint64_t descriptor, std::uint32_t steps) {
-  return descriptor + steps;
-}
-
 inline void wgmma_fence() {
   emulator::begin_warpgroup_products();
 }

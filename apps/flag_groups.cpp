@@ -81,6 +81,14 @@ void set_seed(SamplingOptions& o, const Argument& a) {
                                                "0 to 9223372036854775807, or -1 for a random one"));
 }
 
+Flag threads_flag(int& threads) {
+  return {{"-t", "--threads"},
+          "N",
+          kModelSection,
+          "Threads of the CPU backend; results do not depend on it [all cores]",
+          set_integer(threads, 1, 4096, "")};
+}
+
 }  // namespace
 
 void append(Flags& flags, Flags more) {
@@ -214,14 +222,6 @@ Flags device_flags(DeviceRequest& device) {
            "GPU: launch the kernels of a decode step one by one, for debugging",
            turn_off(device.record_graphs)},
           threads_flag(device.cpu_threads)};
-}
-
-Flag threads_flag(int& threads) {
-  return {{"-t", "--threads"},
-          "N",
-          kModelSection,
-          "Threads of the CPU backend; results do not depend on it [all cores]",
-          set_integer(threads, 1, 4096, "")};
 }
 
 Flag context_flag(std::optional<int>& tokens) {

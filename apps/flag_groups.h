@@ -44,7 +44,6 @@ inline constexpr const char* kExitCodes =
 // The value of --device, alone.
 [[nodiscard]] DeviceRequest parse_device(const Argument& argument);
 [[nodiscard]] Flags device_flags(DeviceRequest& device);
-[[nodiscard]] Flag threads_flag(int& threads);
 [[nodiscard]] Flag context_flag(std::optional<int>& tokens);
 // `what` opens the help text: "The prompt".
 [[nodiscard]] Flags prompt_flags(PromptOptions& options, const std::string& what);

@@ -109,6 +109,10 @@ std::string read_system_prompt(const PromptOptions& options, const Tokenizer& to
   return std::move(input.text);
 }
 
+std::string piece_of(const Tokenizer& tokenizer, TokenId id) {
+  return id < tokenizer.vocab_size() ? tokenizer.piece(id) : std::string();
+}
+
 void require_room(std::size_t prompt_tokens, const ContextLimits& limits) {
   if (prompt_tokens < static_cast<std::size_t>(limits.tokens)) return;
   throw capacity_error("the prompt has {} and the context holds {}, prompt and reply together: {}",

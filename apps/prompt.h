@@ -55,6 +55,9 @@ void refuse_hopeless_text(const Tokenizer& tokenizer, std::string_view text,
                                              const Tokenizer& tokenizer,
                                              const ContextLimits& limits);
 
+// A token's text; empty for an id past the tokenizer, of a padded vocabulary.
+[[nodiscard]] std::string piece_of(const Tokenizer& tokenizer, TokenId id);
+
 // Throws Capacity where the prompt leaves no room for one token: both counts and the way out.
 void require_room(std::size_t prompt_tokens, const ContextLimits& limits);
 

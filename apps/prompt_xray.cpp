@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "apps/escape.h"
+#include "apps/prompt.h"
 #include "apps/words.h"
 
 namespace fut::app {
@@ -33,9 +34,6 @@ class Xray {
   [[nodiscard]] std::string colored(std::string text, const char* color) const {
     return options_.color ? color + std::move(text) + kEnd : text;
   }
-  [[nodiscard]] std::string piece(TokenId id) const {
-    return id < tokenizer_.vocab_size() ? tokenizer_.piece(id) : std::string();
-  }
   [[nodiscard]] bool is_control(TokenId id) const {
     return id < tokenizer_.vocab_size() && tokenizer_.is_special(id);
   }
@@ -52,11 +50,11 @@ class Xray {
     };
     for (const TokenId id : ids_) {
       if (!is_control(id)) {
-        plain += piece(id);
+        plain += piece_of(tokenizer_, id);
         continue;
       }
       end_plain();
-      text += colored(escape_controls(piece(id)), kControlColor);
+      text += colored(escape_controls(piece_of(tokenizer_, id)), kControlColor);
     }
     end_plain();
     return text + "\n";
@@ -67,7 +65,7 @@ class Xray {
     const auto bos = tokenizer_.bos_id();
     if (bos && ids_[i] == *bos && i > 0) return "a second BOS: no model was trained on that";
     if (is_control(ids_[i])) return {};
-    const std::string text = piece(ids_[i]);
+    const std::string text = piece_of(tokenizer_, ids_[i]);
     const bool is_last = i + 1 == ids_.size();
     if (is_last && text.ends_with(' ')) {
       return "a blank at the end: words begin with one, so the reply begins oddly";
@@ -79,7 +77,8 @@ class Xray {
   }
 
   [[nodiscard]] std::string row(std::size_t i) {
-    std::string line = fmt::format("{:>8} '{}'", ids_[i], escape_controls(piece(ids_[i])));
+    std::string line =
+        fmt::format("{:>8} '{}'", ids_[i], escape_controls(piece_of(tokenizer_, ids_[i])));
     if (i < options_.cached) {
       line = colored(line, kCachedColor) + "  cached";
     } else if (is_control(ids_[i])) {

@@ -20,8 +20,7 @@ constexpr Step kSteps[] = {{0.9, "", "90 % and more"},
                            {0.0, "\033[31m", "less"}};
 constexpr const char* kEnd = "\033[0m";
 
-}  // namespace
-
+// The escape sequence of a token's colour; empty for one that was as good as certain.
 std::string_view probability_color(float logprob) {
   const double p = std::exp(static_cast<double>(logprob));
   for (const Step& step : kSteps) {
@@ -29,6 +28,8 @@ std::string_view probability_color(float logprob) {
   }
   return kSteps[std::size(kSteps) - 1].color;
 }
+
+}  // namespace
 
 std::string probability_legend() {
   std::string text = "how likely a token was:";

@@ -9,9 +9,6 @@
 
 namespace fut::app {
 
-// The escape sequence of a token's colour; empty for one that was as good as certain.
-[[nodiscard]] std::string_view probability_color(float logprob);
-
 // What the colours mean, in them.
 [[nodiscard]] std::string probability_legend();
 

@@ -2,6 +2,7 @@
 #include "apps/reply_report.h"
 
 #include "apps/logging.h"
+#include "apps/prompt.h"
 #include "apps/words.h"
 
 namespace fut::app {
@@ -16,8 +17,7 @@ double decode_rate(const TextReply& reply) {
 
 Json logprobs_of(const TextReply& reply, const Tokenizer& tokenizer) {
   const auto entry = [&](TokenId id, float logprob) {
-    const std::string piece = id < tokenizer.vocab_size() ? tokenizer.piece(id) : std::string();
-    return Json{{"id", id}, {"token", piece}, {"logprob", logprob}};
+    return Json{{"id", id}, {"token", piece_of(tokenizer, id)}, {"logprob", logprob}};
   };
   Json list = Json::array();
   for (const TokenEvent& event : reply.events) {

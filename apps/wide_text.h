@@ -14,14 +14,6 @@ void use_utf8_locale();
 [[nodiscard]] std::wstring to_wide(std::string_view bytes);
 [[nodiscard]] std::string to_utf8(std::wstring_view text);
 
-// Bytes of the character that `first` opens; 1 for one that opens none.
-[[nodiscard]] constexpr std::size_t utf8_length(unsigned char first) {
-  return first >= 0xF0 && first <= 0xF4  ? 4
-         : first >= 0xE0 && first < 0xF0 ? 3
-         : first >= 0xC2 && first < 0xE0 ? 2
-                                         : 1;
-}
-
 // Pasted text as it goes into a line: carriage returns become newlines, other control characters but
 // the tab are left out, so that no sequence for the terminal comes in by the back door.
 [[nodiscard]] std::wstring pasted_text(std::string_view bytes);

@@ -2,6 +2,7 @@
 #include "apps/bench/latency.h"
 
 #include <chrono>
+#include <optional>
 #include <random>
 
 #include "apps/bench/latency_report.h"
@@ -52,6 +53,7 @@ class Instrument {
   Instrument(Engine& engine, const LatencySubject& subject, const BenchOptions& options)
       : engine_(engine),
         folder_(subject.folder),
+        chat_template_(folder_ == nullptr ? std::nullopt : find_chat_template(folder_->path)),
         prompts_(engine.model().config(), subject.folder),
         sampling_(resolve_sampling(options.sampling, {}, false).params),
         sink_("/dev/null") {}
@@ -90,10 +92,9 @@ class Instrument {
   void time_prompt_text(const std::vector<TokenId>& prompt, LatencySample& sample) {
     const Tokenizer& tokenizer = folder_->tokenizer;
     const std::vector<ChatMessage> messages = {{"user", tokenizer.decode(prompt, true)}};
-    const auto chat_template = find_chat_template(folder_->path);
-    if (chat_template) {
+    if (chat_template_) {
       const Clock::time_point start = Clock::now();
-      (void)render_chat(*chat_template, messages, {}, tokenizer);
+      (void)render_chat(*chat_template_, messages, {}, tokenizer);
       sample.render = ms_since(start);
     }
     const Clock::time_point start = Clock::now();
@@ -139,6 +140,7 @@ class Instrument {
 
   Engine& engine_;
   const ModelFolder* folder_;
+  std::optional<ChatTemplate> chat_template_;
   Prompts prompts_;
   SamplingParams sampling_;
   Output sink_;

@@ -60,9 +60,12 @@ class Loop {
 
   // Returns an exit code, 0: goes on.
   int say(const std::string& text) {
-    const Room room = talk_.session.room_for(text);
-    if (!room.fits() && !make_room(room)) return 0;
-    return code_after(talk_.session.say(text));
+    Room room = talk_.session.room_for(text);
+    if (!room.fits()) {
+      if (!make_room(room)) return 0;
+      room = talk_.session.room_for(text);
+    }
+    return code_after(talk_.session.say(text, room.ids));
   }
 
  private:

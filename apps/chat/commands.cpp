@@ -11,6 +11,7 @@
 #include "apps/conversation_file.h"
 #include "apps/escape.h"
 #include "apps/logging.h"
+#include "apps/prompt.h"
 #include "apps/prompt_xray.h"
 #include "apps/words.h"
 #include "kernels/error.h"
@@ -225,9 +226,7 @@ CommandResult why(Talk& talk, const std::string& argument) {
   }
   const Session::Choice choice = talk.session.choice(back);
   const Tokenizer& tokenizer = talk.session.transcript().tokenizer();
-  const auto piece = [&](TokenId id) {
-    return id < tokenizer.vocab_size() ? escape_controls(tokenizer.piece(id)) : std::string();
-  };
+  const auto piece = [&](TokenId id) { return escape_controls(piece_of(tokenizer, id)); };
   std::string text =
       fmt::format("'{}' was said; before sampling there stood to choice\n", piece(choice.chosen));
   for (const TokenLogprob& top : choice.best) {
@@ -299,17 +298,13 @@ CommandResult run_chat_command(Talk& talk, const std::string& line) {
   return find(line)->run(talk, argument);
 }
 
-std::vector<std::string> chat_command_names() {
-  std::vector<std::string> names;
-  for (const ChatCommand& command : kCommands) names.emplace_back(command.name);
-  return names;
-}
-
 CompletionWords chat_completion_words() {
   std::vector<std::string> settings = setting_names();
   settings.emplace_back("history");
   std::ranges::sort(settings);
-  return {chat_command_names(), std::move(settings), "/set", {"/save", "/load"}};
+  std::vector<std::string> commands;
+  for (const ChatCommand& command : kCommands) commands.emplace_back(command.name);
+  return {std::move(commands), std::move(settings), "/set", {"/save", "/load"}};
 }
 
 }  // namespace fut::app

@@ -28,7 +28,6 @@ struct CommandResult {
 // Runs it. Throws Usage, Data, Capacity, Runtime: the talk is as it was before.
 [[nodiscard]] CommandResult run_chat_command(Talk& talk, const std::string& line);
 
-[[nodiscard]] std::vector<std::string> chat_command_names();
 [[nodiscard]] CompletionWords chat_completion_words();
 
 }  // namespace fut::app

@@ -20,6 +20,13 @@
 namespace fut::app {
 namespace {
 
+// Bytes of the character that `first` opens; 1 for one that opens none.
+constexpr std::size_t utf8_length(unsigned char first) {
+  return first >= 0xF0 && first <= 0xF4  ? 4
+         : first >= 0xE0 && first < 0xF0 ? 3
+         : first >= 0xC2 && first < 0xE0 ? 2
+                                         : 1;
+}
 constexpr wchar_t kPromptEscape = L'\1';  // stands around what takes no cells
 constexpr const char* kPasteOn = "\033[?2004h";
 constexpr const char* kPasteOff = "\033[?2004l";

@@ -58,8 +58,12 @@ std::string Session::read_first_turn() const {
 Room Session::room_for(const std::string& text) const {
   Room room;
   room.context = static_cast<std::size_t>(limits_.tokens);
-  room.wanted = transcript_.encode_with(text).size();
-  if (room.fits()) return room;
+  std::vector<TokenId> ids = transcript_.encode_with(text);
+  room.wanted = ids.size();
+  if (room.fits()) {
+    room.ids = std::move(ids);
+    return room;
+  }
   const std::size_t turns = transcript_.turns().size();
   room.alone = transcript_.encode_with(text, turns).size();
   // Room for a reply as well: what was asked for, at most a quarter of the context.
@@ -77,14 +81,14 @@ Room Session::room_for(const std::string& text) const {
   return room;
 }
 
-int Session::say(const std::string& text) {
+int Session::say(const std::string& text, const std::vector<TokenId>& ids) {
   attempt_ = 0;
-  return answer(text, attempt_);
+  return answer(text, ids, attempt_);
 }
 
-int Session::answer(const std::string& text, std::uint64_t attempt) {
+int Session::answer(const std::string& text, const std::vector<TokenId>& ids,
+                    std::uint64_t attempt) {
   ++turn_;
-  const std::vector<TokenId> ids = transcript_.encode_with(text);
   if (options_.form.verbose_prompt) {
     write_to_standard_error(
         prompt_xray(model_.folder.tokenizer, ids, {0, use_color(options_.log.color)}));
@@ -162,7 +166,7 @@ int Session::in_place_of_last_turn(const std::function<int(const Turn& old)>& re
 int Session::regenerate() {
   return in_place_of_last_turn([&](const Turn& old) {
     const std::size_t others = transcript_.turns().size();
-    const int signal = answer(old.user, ++attempt_);
+    const int signal = answer(old.user, transcript_.encode_with(old.user), ++attempt_);
     if (transcript_.turns().size() == others) log_warning("the reply before stays");
     return signal;
   });
@@ -170,13 +174,14 @@ int Session::regenerate() {
 
 int Session::say_instead(const std::string& text) {
   return in_place_of_last_turn([&](const Turn&) {
-    if (const Room room = room_for(text); !room.fits()) {
+    const Room room = room_for(text);
+    if (!room.fits()) {
       throw capacity_error(
           "with that the conversation has {} tokens and the context holds {}; the turn stays as it "
           "was",
           room.wanted, room.context);
     }
-    return say(text);
+    return say(text, room.ids);
   });
 }
 

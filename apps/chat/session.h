@@ -28,6 +28,7 @@ struct Room {
   // turns where no number of them helps.
   std::size_t turns_to_drop = 0;
   std::size_t wanted_after = 0;
+  std::vector<TokenId> ids;  // the conversation with this turn, where it fits
   [[nodiscard]] bool fits() const { return wanted < context; }
   [[nodiscard]] bool fits_alone() const { return alone < context; }
 };
@@ -51,9 +52,9 @@ class Session {
   [[nodiscard]] std::string read_first_turn() const;
 
   [[nodiscard]] Room room_for(const std::string& text) const;
-  // One turn that fits: streams the reply and keeps both. Returns the signal that stopped it, or 0;
+  // One turn that fits, with the ids that room_for() has: streams the reply and keeps both. Returns the signal that stopped it, or 0;
   // a turn that was stopped before a word was said is forgotten. Throws Runtime.
-  int say(const std::string& text);
+  int say(const std::string& text, const std::vector<TokenId>& ids);
   // Counts a turn that found no room and reports it. Throws Capacity where the talk is one turn.
   void refuse_turn(const Room& room);
   [[nodiscard]] bool refused_a_turn() const { return refused_a_turn_; }
@@ -81,7 +82,6 @@ class Session {
   [[nodiscard]] std::size_t used_tokens() const { return used_tokens_; }
   [[nodiscard]] int context_tokens() const { return limits_.tokens; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
-  [[nodiscard]] Reporter& reporter() { return reporter_; }
   [[nodiscard]] const SamplingSettings& sampling() const { return sampling_; }
   [[nodiscard]] GenerateOptions& options() { return options_; }
   void settings_changed();
@@ -92,7 +92,7 @@ class Session {
   [[nodiscard]] const SessionStats& total() const { return total_; }
 
  private:
-  int answer(const std::string& text, std::uint64_t attempt);
+  int answer(const std::string& text, const std::vector<TokenId>& ids, std::uint64_t attempt);
   // `reply` in the place of the last turn, which comes back where it adds none, by throwing or by being
   // stopped. Returns what it returns.
   int in_place_of_last_turn(const std::function<int(const Turn& old)>& reply);

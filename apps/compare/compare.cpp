@@ -145,7 +145,7 @@ void run_side(Side& side, const CompareOptions& o, const ComparedPrompt& prompt,
 }
 
 std::string piece(const Tokenizer& tokenizer, TokenId id) {
-  return id < tokenizer.vocab_size() ? escape_controls(tokenizer.piece(id)) : std::string();
+  return escape_controls(piece_of(tokenizer, id));
 }
 
 std::string pieces(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {

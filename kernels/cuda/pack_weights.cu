@@ -10,6 +10,7 @@
 #include "kernels/cuda/pack_weights.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/ptx/warp.cuh"
+#include "kernels/numeric/row_scale.h"
 
 namespace fut::cuda {
 namespace {

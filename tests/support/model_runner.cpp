@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/window_logits.h"
+#include "tests/support/tensor_core_sums.h"
 
 namespace fut::test {
 namespace {
@@ -43,7 +44,8 @@ ModelRunner::ModelRunner(const std::filesystem::path& folder, const RunnerOption
   DeviceRequest request;
   request.kind = options.gpu ? DeviceRequest::Kind::Cuda : DeviceRequest::Kind::Cpu;
   request.cpu_threads = options.threads;
-  backend_ = make_backend(request, notice);
+  backend_ = options.tensor_core_sums ? backend_with_tensor_core_sums(options.threads)
+                                      : make_backend(request, notice);
   kv_cache_ = resolve_kv_cache(config_, options.precision, options.kv_cache);
   if (is_quantized(options.precision)) {
     packed_ = std::make_unique<PackedModel>(PackedModel::open(folder, config_));

@@ -24,6 +24,7 @@ struct RunnerOptions {
   PrefillWeights prefill = PrefillWeights::Fp8;
   int prefill_chunk = kDefaultPrefillChunk;  // of windows
   bool gpu = false;                          // for tests that have asked FUT_REQUIRE_GPU_DEVICE()
+  bool tensor_core_sums = false;             // the CPU, but for products of E4M3
 };
 
 class ModelRunner {

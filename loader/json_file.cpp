@@ -19,6 +19,8 @@ using nlohmann::json;
 
 constexpr std::uint64_t kMaxFileBytes = 16U << 20;
 constexpr int kMaxDepth = 32;
+// Real lists have three ids; each is compared with all, here and at every step of a reply.
+constexpr std::size_t kMaxTokenIds = 1024;
 
 std::string read_text(const std::filesystem::path& path) {
   const MappedFile file = MappedFile::open(path);
@@ -172,14 +174,20 @@ std::vector<std::int32_t> JsonObject::token_ids(const std::string& key) const {
   std::vector<std::int32_t> ids;
   const json* value = find(key);
   if (value == nullptr) return ids;
-  const json list = value->is_array() ? *value : json::array({*value});
-  for (const json& item : list) {
+  const auto add = [&](const json& item) {
     constexpr std::int32_t kLargest = std::numeric_limits<std::int32_t>::max();
-    if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kLargest) {
-      fail(key, fmt::format("a token id from 0 to {} or a list of them", kLargest));
+    if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kLargest ||
+        ids.size() == kMaxTokenIds) {
+      fail(key, fmt::format("a token id from 0 to {} or a list of at most {} of them", kLargest,
+                            kMaxTokenIds));
     }
     const auto id = item.get<std::int32_t>();
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  if (value->is_array()) {
+    for (const json& item : *value) add(item);
+  } else {
+    add(*value);
   }
   return ids;
 }

@@ -17,17 +17,20 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxFileBytes = 16U << 20;
+constexpr std::uint64_t kMaxFileBytes = 16U << 20;  // a tree takes up to 40 times as much
 constexpr int kMaxDepth = 32;
 // Real lists have three ids; each is compared with all, here and at every step of a reply.
 constexpr std::size_t kMaxTokenIds = 1024;
 
+void check_size(const std::filesystem::path& name, std::uint64_t bytes) {
+  if (bytes <= kMaxFileBytes) return;
+  throw data_error("{}: has {} bytes of JSON, at most {} are expected", name.string(), bytes,
+                   kMaxFileBytes);
+}
+
 std::string read_text(const std::filesystem::path& path) {
   const MappedFile file = MappedFile::open(path);
-  if (file.size() > kMaxFileBytes) {
-    throw data_error("{}: has {} bytes, a file of this name has at most {}", path.string(),
-                     file.size(), kMaxFileBytes);
-  }
+  check_size(path, file.size());
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -91,6 +94,7 @@ json read_json_file(const std::filesystem::path& path) {
 }
 
 json parse_json_object(const std::filesystem::path& name, const std::string& text) {
+  check_size(name, text.size());
   // The JSON parser takes a NUL for the end of the text and would not look at what follows it.
   if (const std::size_t nul = text.find('\0'); nul != text.npos) {
     throw_not_json(name, text, nul + 1);

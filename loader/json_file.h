@@ -18,7 +18,7 @@ namespace fut {
 // float64.
 [[nodiscard]] nlohmann::json read_json_file(const std::filesystem::path& path);
 
-// The same of a text that comes from elsewhere; `name` stands for it in messages.
+// The same of a text that comes from elsewhere; `name` stands for it in messages. The same limits.
 [[nodiscard]] nlohmann::json parse_json_object(const std::filesystem::path& name,
                                                const std::string& text);
 

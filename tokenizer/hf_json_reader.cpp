@@ -11,8 +11,8 @@ namespace {
 using nlohmann::json;
 
 // Far beyond any tokenizer: what a hostile file may make the lists and the tree grow to.
-constexpr std::size_t kMostTokens = std::size_t{1} << 22;
-constexpr std::size_t kMostMerges = std::size_t{1} << 22;
+constexpr std::size_t kMostTokens = std::size_t{1} << 21;
+constexpr std::size_t kMostMerges = std::size_t{1} << 21;
 constexpr std::size_t kMostValues = std::size_t{1} << 20;  // of the tree
 
 // Receives the parser's events. Inside model.vocab and model.merges they go to the lists, elsewhere

@@ -19,8 +19,8 @@ constexpr std::size_t kLongestToken = 512;
 
 // Llama 3 has 128,000 tokens and 280,147 pairs. Short tokens that are parts of each other can have a
 // hundred times as many pairs as bytes.
-constexpr std::size_t kMostTokens = std::size_t{1} << 22;
-constexpr std::size_t kMostPairs = std::size_t{1} << 22;
+constexpr std::size_t kMostTokens = std::size_t{1} << 21;
+constexpr std::size_t kMostPairs = std::size_t{1} << 21;
 
 constexpr int kLlama3SpecialTokens = 256;
 constexpr std::string_view kBos = "<|begin_of_text|>";

@@ -9,7 +9,9 @@
 #include "loader/checkpoint.h"
 #include "loader/model_config.h"
 #include "loader/packed_model.h"
+#include "loader/source_identity.h"
 #include "loader/weight_files.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/unit/hostile_case.h"
 
@@ -116,7 +118,7 @@ std::vector<Hostile> index_files() {
   files.push_back({"index_nested", kIndexName, read_weights,
                    [] { return "{\"weight_map\":" + times("[", kMiB); }, "nested more than"});
   files.push_back({"index_17_mib", kIndexName, read_weights,
-                   [] { return std::string(17 * kMiB, ' '); }, "has at most"});
+                   [] { return std::string(17 * kMiB, ' '); }, "bytes of JSON, at most"});
   files.push_back({"index_many_files", kIndexName, read_weights,
                    [] {
                      std::string map = "{\"weight_map\":{\"a\":\"a\"";
@@ -177,7 +179,7 @@ std::vector<Hostile> config_files() {
       {"config_of_arrays", file, read_config,
        [] { return "{\"a\":[" + times("[],", kMiB) + "1]}"; }, "architectures"},
       {"config_17_mib", file, read_config, [] { return std::string(17 * kMiB, ' '); },
-       "has at most"},
+       "bytes of JSON, at most"},
       {"quantization_method", file, read_config,
        [] {
          const std::string method = "{\"quant_method\":\"" + times("x", kMiB) + "\"}";
@@ -249,6 +251,30 @@ TEST(MemoryPeak, IsTheMostAtATime) {
   }
   EXPECT_GE(peak.bytes(), kMiB);
   EXPECT_LT(peak.bytes(), 2 * kMiB);
+}
+
+// The texts inside a header of 100 MB are held to the limits of files.
+TEST(HostileTexts, InsideAHeaderAreBounded) {
+  const std::string text = "{\"files\":[" + times("[],", 6 * kMiB) + "[]]}";
+  const MemoryPeak peak;
+  const std::string words =
+      error_message(ErrorKind::Data, [&] { static_cast<void>(parse_identity("file", text)); });
+  expect_mentions(words, {"file", "bytes of JSON"});
+  EXPECT_LT(peak.bytes(), 2 * text.size());
+}
+
+// Numbers that are sizes elsewhere, and would be negative here.
+TEST(HostileTexts, SizesBeyond63BitsAreRefused) {
+  const auto identity = [](std::string_view size) {
+    return fmt::format(R"({{"files":[{{"name":"a","size":{},"head":"","content":""}}]}})", size);
+  };
+  EXPECT_EQ(parse_identity("file", identity("9223372036854775807")).files.at(0).size,
+            (std::uint64_t{1} << 63U) - 1);
+  for (const char* size : {"9223372036854775808", "18446744073709551615", "-1", "1.5", "1e30"}) {
+    const std::string words = error_message(
+        ErrorKind::Data, [&] { static_cast<void>(parse_identity("file", identity(size))); });
+    expect_mentions(words, {"source.files.size", "at most 9223372036854775807"});
+  }
 }
 
 // A file can claim a size that it has only as holes.

@@ -200,7 +200,7 @@ std::vector<Hostile> rank_tables() {
        [] { return times("YWFh", kMiB / 4) + " 0\n"; }, "more than the 512"},
       {"one_place", "tokenizer.model", read_tokenizer, [] { return tokens_of_one_place(20'000); },
        "share one place"},
-      {"many_ways", "tokenizer.model", read_tokenizer, [] { return parts_of_a_text(310); },
+      {"many_ways", "tokenizer.model", read_tokenizer, [] { return parts_of_a_text(250); },
        "can be merged in more than"},
       {"blank_megabyte", "tokenizer.model", read_tokenizer, [] { return times("\n", 8 * kMiB); },
        "has no token"},

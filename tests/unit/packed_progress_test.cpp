@@ -1,7 +1,6 @@
 // The file that lets a killed quantisation go on: what is read is what was written, and one that was damaged
 // or made up is as good as none, without memory for what it claims and without an index that it made up.
 #include "loader/packed_progress.h"
-#include "loader/safetensors.h"
 
 #include <cstring>
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "loader/safetensors.h"
 #include "tests/support/counted_memory.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/packed_case.h"

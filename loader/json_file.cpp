@@ -17,15 +17,20 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxFileBytes = 16U << 20;
+constexpr std::uint64_t kMaxFileBytes = 16U << 20;  // a tree takes up to 40 times as much
 constexpr int kMaxDepth = 32;
+// Real lists have three ids; each is compared with all, here and at every step of a reply.
+constexpr std::size_t kMaxTokenIds = 1024;
+
+void check_size(const std::filesystem::path& name, std::uint64_t bytes) {
+  if (bytes <= kMaxFileBytes) return;
+  throw data_error("{}: has {} bytes of JSON, at most {} are expected", name.string(), bytes,
+                   kMaxFileBytes);
+}
 
 std::string read_text(const std::filesystem::path& path) {
   const MappedFile file = MappedFile::open(path);
-  if (file.size() > kMaxFileBytes) {
-    throw data_error("{}: has {} bytes, a file of this name has at most {}", path.string(),
-                     file.size(), kMaxFileBytes);
-  }
+  check_size(path, file.size());
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -89,6 +94,7 @@ json read_json_file(const std::filesystem::path& path) {
 }
 
 json parse_json_object(const std::filesystem::path& name, const std::string& text) {
+  check_size(name, text.size());
   // The JSON parser takes a NUL for the end of the text and would not look at what follows it.
   if (const std::size_t nul = text.find('\0'); nul != text.npos) {
     throw_not_json(name, text, nul + 1);
@@ -172,14 +178,20 @@ std::vector<std::int32_t> JsonObject::token_ids(const std::string& key) const {
   std::vector<std::int32_t> ids;
   const json* value = find(key);
   if (value == nullptr) return ids;
-  const json list = value->is_array() ? *value : json::array({*value});
-  for (const json& item : list) {
+  const auto add = [&](const json& item) {
     constexpr std::int32_t kLargest = std::numeric_limits<std::int32_t>::max();
-    if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kLargest) {
-      fail(key, fmt::format("a token id from 0 to {} or a list of them", kLargest));
+    if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kLargest ||
+        ids.size() == kMaxTokenIds) {
+      fail(key, fmt::format("a token id from 0 to {} or a list of at most {} of them", kLargest,
+                            kMaxTokenIds));
     }
     const auto id = item.get<std::int32_t>();
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  if (value->is_array()) {
+    for (const json& item : *value) add(item);
+  } else {
+    add(*value);
   }
   return ids;
 }

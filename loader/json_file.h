@@ -18,7 +18,7 @@ namespace fut {
 // float64.
 [[nodiscard]] nlohmann::json read_json_file(const std::filesystem::path& path);
 
-// The same of a text that comes from elsewhere; `name` stands for it in messages.
+// The same of a text that comes from elsewhere; `name` stands for it in messages. The same limits.
 [[nodiscard]] nlohmann::json parse_json_object(const std::filesystem::path& name,
                                                const std::string& text);
 
@@ -39,7 +39,7 @@ class JsonObject {
   [[nodiscard]] std::optional<bool> boolean(const std::string& key) const;
   [[nodiscard]] std::optional<std::string> string(const std::string& key) const;
   [[nodiscard]] std::optional<JsonObject> object(const std::string& key) const;
-  // One token id or a list of them, each once; empty where the key is absent.
+  // One token id or a list of at most 1024, each once; empty where the key is absent.
   [[nodiscard]] std::vector<std::int32_t> token_ids(const std::string& key) const;
 
   // The same for a key that has to be there.

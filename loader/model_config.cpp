@@ -92,7 +92,7 @@ void check_unsupported(const std::filesystem::path& file, const JsonObject& conf
     throw data_error(
         "{}: {} says that the weights are quantised ({}); get the unquantised model "
         "(BF16, F16 or F32 weights)",
-        file.string(), key, method == nullptr ? "no quant_method" : method->dump());
+        file.string(), key, method == nullptr ? "no quant_method" : quote(method->dump()));
   }
 }
 

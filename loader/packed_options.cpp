@@ -96,8 +96,11 @@ PackedOptions parse_options(const std::filesystem::path& file, std::string_view 
   options.balance_qk = required_boolean(object, "balance_qk");
   options.balance_ffn = required_boolean(object, "balance_ffn");
   options.kv_rotation = required_boolean(object, "kv_rotation");
-  options.calibration_tokens =
-      static_cast<std::int64_t>(required_unsigned(object, "calibration_tokens"));
+  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int64_t>::max();
+  const std::uint64_t tokens = required_unsigned(object, "calibration_tokens");
+  if (tokens > kMostTokens)
+    object.fail("calibration_tokens", fmt::format("at most {}", kMostTokens));
+  options.calibration_tokens = static_cast<std::int64_t>(tokens);
   const std::optional<JsonObject> calibration = object.object("calibration");
   if (!calibration) object.fail_missing("calibration");
   options.calibration = parse_calibration(*calibration);

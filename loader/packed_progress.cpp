@@ -1,6 +1,7 @@
 // A file of four parts, each with its length in front, and a checksum at the end.
 #include "loader/packed_progress.h"
 
+#include <array>
 #include <cstring>
 #include <span>
 #include <system_error>
@@ -38,6 +39,22 @@ bool take(std::span<const std::byte>& rest, Container& values) {
   return true;
 }
 
+// Whether the parts' lengths make the file's: before a file of any size is read whole.
+bool adds_up(const MappedFile& file) {
+  // Key, complete tensors, chunks, state, checksum.
+  constexpr std::array<std::uint64_t, 5> kElementBytes = {1, 8, 4, 1, 4};
+  std::uint64_t rest = file.size();
+  for (const std::uint64_t bytes : kElementBytes) {
+    std::uint64_t count = 0;
+    if (rest < sizeof(count)) return false;
+    file.read(file.size() - rest, std::as_writable_bytes(std::span(&count, 1)));
+    rest -= sizeof(count);
+    if (rest / bytes < count) return false;
+    rest -= bytes * count;
+  }
+  return rest == 0;
+}
+
 }  // namespace
 
 void write_progress(const std::filesystem::path& folder, const PackedProgress& progress) {
@@ -63,6 +80,7 @@ std::optional<PackedProgress> read_progress(const std::filesystem::path& folder)
   std::vector<std::byte> bytes;
   try {
     const MappedFile file = MappedFile::open(folder / kProgressName);
+    if (!adds_up(file)) return std::nullopt;
     bytes.resize(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);
   } catch (const Error&) {

@@ -146,7 +146,7 @@ PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMeta
 bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
   if (resume_key_.empty()) return false;
   std::optional<PackedProgress> progress = read_progress(abandoned);
-  if (!progress || progress->key != resume_key_ || progress->tensors + 1 >= tensors_.size()) {
+  if (!progress || progress->key != resume_key_ || progress->tensors >= tensors_.size() - 1) {
     return false;
   }
   resumed_tensors_ = static_cast<std::size_t>(progress->tensors);

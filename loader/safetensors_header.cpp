@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
+#include <set>
 #include <utility>
 
 #include "loader/describe.h"
@@ -224,7 +224,7 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
   std::string problem_;
   Place place_ = Place::Start;
   Field field_ = Field::None;
-  std::unordered_set<std::string> names_;
+  std::set<std::string> names_;  // not hashed: names could be made to share a hash
   bool in_metadata_ = false;
   std::string metadata_key_;
   HeaderTensor tensor_;

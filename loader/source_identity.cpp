@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <system_error>
@@ -123,7 +124,15 @@ SourceFile parse_file(const std::filesystem::path& where, const json& entry) {
     const json* value = object.find(key);
     if (value == nullptr && is_needed) object.fail_missing(key);
     if (value == nullptr) return 0;
-    if (!value->is_number_integer()) object.fail(key, "a whole number");
+    constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+    // A time before 1970 is a negative number; nothing else is one.
+    const bool is_size = is_needed;
+    const bool fits = value->is_number_unsigned() ? value->get<std::uint64_t>() <= kLargest
+                                                  : value->is_number_integer() && !is_size;
+    if (!fits) {
+      object.fail(key, fmt::format("a whole number, {}{}",
+                                   is_size ? "not negative, at most " : "at most ", kLargest));
+    }
     return value->get<std::int64_t>();
   };
   return {.name = text("name"),

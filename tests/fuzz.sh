@@ -4,7 +4,8 @@
 #   tests/fuzz.sh [SECONDS [NAME...]]    20 seconds each; NAME as in safetensors_fuzz
 #
 # New inputs are kept in build/fuzz/corpus; one that breaks something is left in build/fuzz/findings, its path
-# is printed and the exit code is 1. When mended it belongs into tests/fuzz/seeds.
+# is printed and the exit code is 1. When mended it belongs into tests/fuzz/seeds. Words that a fuzzer may
+# put into its inputs are in tests/fuzz/dictionaries.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -22,8 +23,10 @@ for name in "${names[@]}"; do
   corpus=build/fuzz/corpus/$name
   log=build/fuzz/$name.log
   mkdir -p "$corpus"
+  words=()
+  if [ -f "tests/fuzz/dictionaries/$name.dict" ]; then words=(-dict="tests/fuzz/dictionaries/$name.dict"); fi
   if "build/fuzz/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$name-" \
+    -print_final_stats=1 "${words[@]}" -artifact_prefix="build/fuzz/findings/$name-" \
     "$corpus" "tests/fuzz/seeds/$name" >"$log" 2>&1; then
     result=ok
   else

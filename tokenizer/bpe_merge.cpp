@@ -7,8 +7,10 @@
 #include <array>
 #include <bit>
 #include <functional>
+#include <utility>
 
 #include "kernels/error.h"
+#include "tokenizer/token_index.h"
 
 namespace fut {
 namespace {
@@ -123,13 +125,16 @@ class LinkedSymbols {
 
 }  // namespace
 
-MergeTable::MergeTable(std::size_t expected_pairs)
-    : slots_(std::bit_ceil(2 * expected_pairs + 2), Slot{kNoPair, {}}) {}
+MergeTable::MergeTable(std::size_t expected_pairs, std::filesystem::path file)
+    : file_(std::move(file)), slots_(std::bit_ceil(2 * expected_pairs + 2), Slot{kNoPair, {}}) {}
 
 std::size_t MergeTable::slot_of(std::uint64_t pair) const {
   const std::size_t mask = slots_.size() - 1;
   std::size_t slot = ((pair * 0x9E3779B97F4A7C15u) >> 32) & mask;  // high bits: both ids are in
-  while (slots_[slot].pair != kNoPair && slots_[slot].pair != pair) slot = (slot + 1) & mask;
+  for (std::size_t steps = 0; slots_[slot].pair != kNoPair && slots_[slot].pair != pair;) {
+    if (++steps > kMostProbes) throw_crowded(file_);
+    slot = (slot + 1) & mask;
+  }
   return slot;
 }
 

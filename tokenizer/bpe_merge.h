@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "tokenizer/tokenizer.h"
@@ -18,7 +19,8 @@ struct Merge {
 // The pairs that may merge. Open addressing: one probe answers for almost every pair.
 class MergeTable {
  public:
-  explicit MergeTable(std::size_t expected_pairs);
+  // `file` is named where pairs crowd one place; see kMostProbes.
+  explicit MergeTable(std::size_t expected_pairs, std::filesystem::path file = {});
 
   // A pair given twice has the rank of the last time, as the files' makers have it.
   void insert(TokenId left, TokenId right, Merge merge);
@@ -33,6 +35,7 @@ class MergeTable {
   };
   [[nodiscard]] std::size_t slot_of(std::uint64_t pair) const;
 
+  std::filesystem::path file_;
   std::vector<Slot> slots_;
 };
 

@@ -11,7 +11,9 @@
 namespace fut {
 namespace {
 
-constexpr std::uintmax_t kLargestFile = std::uintmax_t{1} << 29;
+// The largest that are in use have 35 MB.
+constexpr std::uintmax_t kLargestFile = std::uintmax_t{1} << 27;
+constexpr std::size_t kLargestTree = std::size_t{1} << 24;
 
 // The parser's own sentence without its prefix and without the text it choked on.
 std::string reason_of(std::string_view what) {
@@ -66,12 +68,30 @@ void refuse_nul(std::string_view text, const std::filesystem::path& path) {
 }
 
 nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
-  refuse_nul(text, path);
-  try {
-    return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::parse_error& error) {
-    throw_json_error(error, error.byte, text, path);
+  using nlohmann::json;
+  if (text.size() > kLargestTree) {
+    throw data_error("{}: has {} bytes, a file of this name has at most {}", path.string(),
+                     text.size(), kLargestTree);
   }
+  refuse_nul(text, path);
+  const auto check_depth = [&](int depth, json::parse_event_t event, const json&) {
+    const bool opens =
+        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (opens && depth >= kMaxJsonDepth) throw_too_deep(path);
+    return true;
+  };
+  try {
+    return json::parse(text.begin(), text.end(), check_depth);
+  } catch (const json::parse_error& error) {
+    throw_json_error(error, error.byte, text, path);
+  } catch (const json::out_of_range&) {
+    throw data_error("{}: holds a number that is too large for a float64", path.string());
+  }
+}
+
+void throw_too_deep(const std::filesystem::path& path) {
+  throw data_error("{}: is nested more than {} levels deep; get the file again", path.string(),
+                   kMaxJsonDepth);
 }
 
 void throw_json_error(const nlohmann::json::exception& error, std::size_t byte,

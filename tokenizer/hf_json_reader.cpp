@@ -10,6 +10,11 @@ namespace {
 
 using nlohmann::json;
 
+// Far beyond any tokenizer: what a hostile file may make the lists and the tree grow to.
+constexpr std::size_t kMostTokens = std::size_t{1} << 21;
+constexpr std::size_t kMostMerges = std::size_t{1} << 21;
+constexpr std::size_t kMostValues = std::size_t{1} << 20;  // of the tree
+
 // Receives the parser's events. Inside model.vocab and model.merges they go to the lists, elsewhere
 // to the tree.
 class Reader final : public nlohmann::json_sax<json> {
@@ -38,6 +43,7 @@ class Reader final : public nlohmann::json_sax<json> {
   bool start_object(std::size_t) override {
     if (place_ != Place::Tree) fail_entry();
     if (in_model("vocab")) {
+      open_list(has_vocabulary_);
       place_ = Place::Vocabulary;
       return true;
     }
@@ -60,10 +66,12 @@ class Reader final : public nlohmann::json_sax<json> {
       place_ = Place::MergePair;
       pair_parts_ = 0;
       result_.merges.emplace_back();
+      check_count(result_.merges.size(), kMostMerges, "merges");
       return true;
     }
     if (place_ != Place::Tree) fail_entry();
     if (in_model("merges")) {
+      open_list(has_merges_);
       place_ = Place::Merges;
       return true;
     }
@@ -109,13 +117,28 @@ class Reader final : public nlohmann::json_sax<json> {
     return &member;
   }
 
+  // One of the two lists of "model" begins, for which there is one place.
+  void open_list(bool& is_there) const {
+    if (is_there) throw data_error("{}: model has '{}' twice", path_.string(), excerpt(key_));
+    is_there = true;
+  }
+
+  void check_count(std::size_t count, std::size_t most, std::string_view what) const {
+    if (count <= most) return;
+    throw data_error("{}: has more than {} {}, which no tokenizer has; get the file again",
+                     path_.string(), most, what);
+  }
+
   bool value(json&& element) {
     if (place_ != Place::Tree) fail_entry();
+    check_count(++num_values_, kMostValues, "values beside vocabulary and merges");
     add(std::move(element));
     return true;
   }
 
   bool open(json&& element) {
+    if (open_.size() >= static_cast<std::size_t>(kMaxJsonDepth)) throw_too_deep(path_);
+    check_count(++num_values_, kMostValues, "values beside vocabulary and merges");
     const bool is_model = open_.size() == 1 && open_.back()->is_object() && key_ == "model";
     open_.push_back(add(std::move(element)));
     if (is_model) model_open_ = true;
@@ -130,6 +153,7 @@ class Reader final : public nlohmann::json_sax<json> {
 
   bool token_id(std::int64_t id) {
     result_.vocabulary.emplace_back(std::move(key_), id);
+    check_count(result_.vocabulary.size(), kMostTokens, "tokens");
     return true;
   }
 
@@ -140,6 +164,7 @@ class Reader final : public nlohmann::json_sax<json> {
     const std::string_view right = text.substr(blank + 1);
     if (right.find(' ') != std::string_view::npos) fail_entry();
     result_.merges.emplace_back(text.substr(0, blank), right);
+    check_count(result_.merges.size(), kMostMerges, "merges");
     return true;
   }
 
@@ -166,6 +191,9 @@ class Reader final : public nlohmann::json_sax<json> {
   std::string key_;
   Place place_ = Place::Tree;
   bool model_open_ = false;
+  bool has_vocabulary_ = false;
+  bool has_merges_ = false;
+  std::size_t num_values_ = 0;  // of the tree
   int pair_parts_ = 0;
 };
 

@@ -182,9 +182,12 @@ void read_template(const Step& step, HfPipeline& pipeline) {
     pipeline.bos_token = token;
   }
   if (!pipeline.bos_token) return;
-  const json::json_pointer ids(json::json_pointer() / "special_tokens" / *pipeline.bos_token /
-                               "ids");
-  const json* found = step.settings->contains(ids) ? &step.settings->at(ids) : nullptr;
+  const json* found = step.settings;
+  for (const std::string& key :
+       {std::string("special_tokens"), *pipeline.bos_token, std::string("ids")}) {
+    const bool goes_on = found != nullptr && found->is_object() && found->contains(key);
+    found = goes_on ? &found->at(key) : nullptr;
+  }
   if (found == nullptr || !found->is_array() || found->size() != 1 ||
       !found->front().is_number_integer()) {
     throw data_error("{}: '{}' must stand for exactly one id", step.where,

@@ -21,7 +21,7 @@ using Kind = HfPipeline::Kind;
 // Tokens by their spelling in the file and the other way round; the views lie in the file's list.
 class Spellings {
  public:
-  explicit Spellings(std::size_t count) : index_(count) {}
+  Spellings(std::size_t count, const std::filesystem::path& path) : index_(count, path) {}
 
   // Throws Data where the spelling or the id is there already; `id` passed check_id.
   void add(std::string_view spelling, TokenId id, const std::filesystem::path& path) {
@@ -111,7 +111,7 @@ class VocabularyBuilder {
       : file_(file),
         path_(path),
         count_(file.vocabulary.size() + added.size()),
-        spellings_(file.vocabulary.size()) {
+        spellings_(file.vocabulary.size(), path) {
     for (const auto& [token, id] : file.vocabulary) {
       Vocabulary::check_id(id, count_, token, path);
       spellings_.add(token, static_cast<TokenId>(id), path);
@@ -120,7 +120,7 @@ class VocabularyBuilder {
     add_added_tokens(added, count_, vocabulary_, path);
     for (const AddedToken& token : added) added_ids_.push_back(token.id);
     std::sort(added_ids_.begin(), added_ids_.end());
-    vocabulary_.reserve_index(file.vocabulary.size());
+    vocabulary_.reserve_index(file.vocabulary.size(), path);
   }
 
   [[nodiscard]] const Spellings& spellings() const { return spellings_; }
@@ -182,7 +182,7 @@ class VocabularyBuilder {
 
 MergeTable read_merges(const HfTokenizerJson& file, const Spellings& spellings,
                        const std::filesystem::path& path) {
-  MergeTable merges(file.merges.size());
+  MergeTable merges(file.merges.size(), path);
   std::string joined;
   for (std::size_t i = 0; i < file.merges.size(); ++i) {
     const auto& [left, right] = file.merges[i];

@@ -17,6 +17,11 @@ namespace {
 // place where a token can be cut, linear in the size of any file.
 constexpr std::size_t kLongestToken = 512;
 
+// Llama 3 has 128,000 tokens and 280,147 pairs. Short tokens that are parts of each other can have a
+// hundred times as many pairs as bytes.
+constexpr std::size_t kMostTokens = std::size_t{1} << 21;
+constexpr std::size_t kMostPairs = std::size_t{1} << 21;
+
 constexpr int kLlama3SpecialTokens = 256;
 constexpr std::string_view kBos = "<|begin_of_text|>";
 constexpr std::string_view kEos = "<|end_of_text|>";
@@ -73,8 +78,12 @@ std::pair<Vocabulary, TokenId> read_ranks(std::string_view text,
                                           const std::filesystem::path& path) {
   std::size_t lines = 0;
   for_each_line(text, [&](std::string_view, std::size_t) { ++lines; });
+  if (lines > kMostTokens) {
+    throw data_error("{}: has {} lines, more than the {} that are supported; get the file again",
+                     path.string(), lines, kMostTokens);
+  }
   Vocabulary vocabulary;
-  vocabulary.reserve_index(lines);
+  vocabulary.reserve_index(lines, path);
   for_each_line(text, [&](std::string_view content, std::size_t line) {
     Entry entry = parse_line(content, line, path);
     Vocabulary::check_id(entry.rank, lines, content, path);
@@ -89,7 +98,7 @@ std::pair<Vocabulary, TokenId> read_ranks(std::string_view text,
 }
 
 // Every way to cut a token into two tokens is a pair that merges into it.
-MergeTable list_merges(const Vocabulary& vocabulary) {
+MergeTable list_merges(const Vocabulary& vocabulary, const std::filesystem::path& path) {
   struct Pair {
     TokenId left, right, result;
   };
@@ -102,8 +111,13 @@ MergeTable list_merges(const Vocabulary& vocabulary) {
       const TokenId right = vocabulary.find(bytes.substr(cut));
       if (right >= 0) pairs.push_back({left, right, id});
     }
+    if (pairs.size() > kMostPairs) {
+      throw data_error(
+          "{}: its tokens can be merged in more than {} ways, which no tokenizer needs",
+          path.string(), kMostPairs);
+    }
   }
-  MergeTable merges(pairs.size());
+  MergeTable merges(pairs.size(), path);
   for (const Pair& pair : pairs) {
     merges.insert(pair.left, pair.right, {static_cast<std::uint32_t>(pair.result), pair.result});
   }
@@ -154,7 +168,7 @@ TokenizerParts read_rank_table(std::string_view text, const std::filesystem::pat
     throw data_error("{}: is no tokenizer file{}", path.string(), hint);
   }
   auto [vocabulary, count] = read_ranks(text, path);
-  MergeTable merges = list_merges(vocabulary);
+  MergeTable merges = list_merges(vocabulary, path);
 
   TokenizerParts parts;
   parts.source = path;

@@ -4,12 +4,21 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fmt/format.h>
 
 #include "tokenizer/byte_fallback_bpe.h"
+#include "tokenizer/character_map.h"
 #include "tokenizer/utf8.h"
 
 namespace fut {
 namespace {
+
+// The library tries every length of a token at every byte of a text; tokens of real models have at most
+// 16 characters, their maps 300 kB. What a model is to be tested with it runs when it is read.
+constexpr std::size_t kLongestPiece = 512;
+constexpr std::size_t kMostPieces = std::size_t{1} << 20;
+constexpr std::size_t kLongestMap = std::size_t{1} << 22;
+constexpr std::size_t kLongestSelfTest = std::size_t{1} << 16;
 
 enum class Layout { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
 
@@ -110,6 +119,24 @@ struct Settings {
   bool marks_blanks = true;
 };
 
+std::string map_problem(std::string_view map) {
+  if (map.size() > kLongestMap) {
+    return fmt::format("a character map of {} bytes, more than the {} that are supported",
+                       map.size(), kLongestMap);
+  }
+  if (is_sound_character_map(map)) return {};
+  return fmt::format("a character map of {} bytes that leads out of its own table", map.size());
+}
+
+std::string piece_problem(std::string_view piece, std::size_t count) {
+  if (piece.size() > kLongestPiece) {
+    return fmt::format("a token of {} bytes, more than the {} that are supported", piece.size(),
+                       kLongestPiece);
+  }
+  if (count > kMostPieces) return fmt::format("more than the {} tokens supported", kMostPieces);
+  return {};
+}
+
 // The two readers give false where the message is damaged.
 bool read_trainer(std::string_view message, Settings& settings) {
   FieldReader reader(message);
@@ -120,10 +147,13 @@ bool read_trainer(std::string_view message, Settings& settings) {
   return reader.ok();
 }
 
-bool read_normalizer(std::string_view message, Settings& settings) {
+bool read_normalizer(std::string_view message, Settings& settings, std::string& refusal) {
   FieldReader reader(message);
   while (const auto field = reader.next()) {
-    if (field->number == 2) settings.has_character_map = !field->bytes.empty();
+    if (field->number == 2) {
+      settings.has_character_map = !field->bytes.empty();
+      if (settings.has_character_map && refusal.empty()) refusal = map_problem(field->bytes);
+    }
     if (field->number == 3) settings.dummy_prefix = field->value != 0;
     if (field->number == 4) settings.removes_blanks = field->value != 0;
     if (field->number == 5) settings.marks_blanks = field->value != 0;
@@ -152,6 +182,8 @@ std::optional<SentencePieceFile> parse_sentencepiece_file(std::string_view bytes
   constexpr std::uint64_t kPieces = 1;
   constexpr std::uint64_t kTrainer = 2;
   constexpr std::uint64_t kNormalizer = 3;
+  constexpr std::uint64_t kSelfTest = 4;
+  constexpr std::uint64_t kDenormalizer = 5;
 
   SentencePieceFile file;
   Settings settings;
@@ -162,10 +194,18 @@ std::optional<SentencePieceFile> parse_sentencepiece_file(std::string_view bytes
       const auto piece = parse_piece(field->bytes);
       if (!piece) return std::nullopt;
       file.pieces.push_back(*piece);
+      if (file.refusal.empty()) file.refusal = piece_problem(piece->text, file.pieces.size());
+      if (!file.refusal.empty()) return file;
     } else if (field->number == kTrainer) {
       if (!read_trainer(field->bytes, settings)) return std::nullopt;
     } else if (field->number == kNormalizer) {
-      if (!read_normalizer(field->bytes, settings)) return std::nullopt;
+      if (!read_normalizer(field->bytes, settings, file.refusal)) return std::nullopt;
+    } else if (field->number == kDenormalizer) {
+      Settings of_output;
+      if (!read_normalizer(field->bytes, of_output, file.refusal)) return std::nullopt;
+    } else if (field->number == kSelfTest && field->bytes.size() > kLongestSelfTest) {
+      file.refusal = fmt::format("{} bytes of texts to test it with, more than the {} supported",
+                                 field->bytes.size(), kLongestSelfTest);
     }
   }
   if (!reader.ok() || file.pieces.empty()) return std::nullopt;

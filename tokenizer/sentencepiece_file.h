@@ -21,6 +21,9 @@ struct SentencePieceFile {
   // Whether a text may be cut before any blank that follows something else and encoded in parts:
   // nothing but merging by rank happens to it, and no token reaches across such a place.
   bool cuts_at_blanks = false;
+  // What the file has that is beyond any real one's, and would take the library out of its tables or
+  // more memory and time than the file is worth; empty: nothing.
+  std::string refusal;
 };
 
 // nullopt where the bytes are not laid out as such a file: cut short, of another kind, no tokens.

@@ -186,7 +186,7 @@ Tokens read_tokens(const SentencePieceFile& file, std::span<const AddedToken> ad
   tokens.byte_ids.fill(-1);
   Vocabulary& vocabulary = tokens.vocabulary;
   add_added_tokens(added, file.pieces.size() + added.size(), vocabulary, path);
-  vocabulary.reserve_index(file.pieces.size());
+  vocabulary.reserve_index(file.pieces.size(), path);
   for (const bool bytes_now : {false, true}) {
     for (std::size_t i = 0; i < file.pieces.size(); ++i) {
       const auto& [text, type] = file.pieces[i];
@@ -217,6 +217,10 @@ TokenizerParts read_sentencepiece(std::string_view bytes, const std::filesystem:
                                   const TokenizerConfig& config) {
   const auto file = parse_sentencepiece_file(bytes);
   if (!file) throw damaged(path, bytes);
+  if (!file->refusal.empty()) {
+    throw data_error("{}: a SentencePiece model with {}; get the file again", path.string(),
+                     file->refusal);
+  }
   auto library = std::make_unique<sentencepiece::SentencePieceProcessor>();
   // The library's own words speak of its sources and of protobuf; they help nobody here.
   if (!library->LoadFromSerializedProto({bytes.data(), bytes.size()}).ok()) {

@@ -18,8 +18,9 @@ namespace {
 
 // Per byte of the text. The known patterns need fewer than five; one that is exponential stops.
 constexpr std::uint64_t kStepsPerByte = 16;
-constexpr std::uint64_t kLeastSteps = 10'000'000;
-constexpr std::uint32_t kHeapLimitKib = 1u << 20;
+constexpr std::uint64_t kLeastSteps = 1'000'000;
+constexpr std::uint32_t kHeapLimitKib = 64U << 10;
+constexpr std::size_t kLongestPattern = 64U << 10;  // Llama 3's has 150 bytes
 
 template <auto Free>
 struct FreeWith {
@@ -86,11 +87,17 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::filesystem::path
     throw data_error("{}: the split pattern intersects character classes (&&), not supported",
                      path.string());
   }
+  if (pattern.size() > kLongestPattern) {
+    throw data_error("{}: the split pattern has {} bytes, more than the {} that are supported",
+                     path.string(), pattern.size(), kLongestPattern);
+  }
   const std::string rewritten = with_unicode_space(pattern);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  compiled_->code.reset(pcre2_compile(units(rewritten), rewritten.size(), PCRE2_UTF | PCRE2_UCP,
-                                      &error, &offset, nullptr));
+  // \C would take a character apart, and the search would go on in its middle.
+  constexpr std::uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+  compiled_->code.reset(
+      pcre2_compile(units(rewritten), rewritten.size(), kOptions, &error, &offset, nullptr));
   if (compiled_->code == nullptr) {
     throw data_error("{}: the split pattern does not compile: {} at byte {} of {}", path.string(),
                      error_text(error), offset, rewritten.size());

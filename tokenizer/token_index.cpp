@@ -3,10 +3,22 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
+
+#include "kernels/error.h"
 
 namespace fut {
 
-TokenIndex::TokenIndex(std::size_t capacity) : slots_(std::bit_ceil(2 * capacity + 2)) {}
+TokenIndex::TokenIndex(std::size_t capacity, std::filesystem::path file)
+    : file_(std::move(file)), slots_(std::bit_ceil(2 * capacity + 2)) {}
+
+void throw_crowded(const std::filesystem::path& file) {
+  throw data_error(
+      "{}: more than {} tokens or merges share one place of their table, which happens only where "
+      "they "
+      "are chosen so; get the file from its maker",
+      file.string(), kMostProbes);
+}
 
 std::uint64_t TokenIndex::hash_of(std::string_view bytes) {
   constexpr std::uint64_t kMultiplier = 0x9E3779B97F4A7C15u;

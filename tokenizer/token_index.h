@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -10,11 +11,17 @@
 
 namespace fut {
 
+// Tables of tokens are half full at most: a search of this length would be chance once in 2^80 files.
+// Without a bound, tokens that are chosen to share a hash make reading them quadratic.
+inline constexpr std::size_t kMostProbes = 1024;
+// Throws Data.
+[[noreturn]] void throw_crowded(const std::filesystem::path& file);
+
 class TokenIndex {
  public:
   TokenIndex() = default;
-  // For at most `capacity` tokens.
-  explicit TokenIndex(std::size_t capacity);
+  // For at most `capacity` tokens. `file` is named where they crowd one place.
+  explicit TokenIndex(std::size_t capacity, std::filesystem::path file);
 
   // The id of `bytes`, or -1.
   template <class BytesOf>
@@ -23,6 +30,7 @@ class TokenIndex {
   }
 
   // Enters `id` under its bytes and returns it; returns the id that has the bytes already, if any.
+  // Throws Data where the search takes more steps than tokens that were not chosen for it need.
   template <class BytesOf>
   TokenId insert(TokenId id, BytesOf bytes_of) {
     const std::string_view bytes = bytes_of(id);
@@ -48,12 +56,15 @@ class TokenIndex {
     const auto tag = static_cast<std::uint32_t>(hash >> 32);
     const std::size_t mask = slots_.size() - 1;
     std::size_t at = hash & mask;
+    std::size_t steps = 0;
     while (slots_[at].id != kFree && (slots_[at].tag != tag || bytes_of(slots_[at].id) != bytes)) {
+      if (++steps > kMostProbes) throw_crowded(file_);
       at = (at + 1) & mask;
     }
     return at;
   }
 
+  std::filesystem::path file_;
   std::vector<Slot> slots_;  // a power of two, at most half of them taken
 };
 

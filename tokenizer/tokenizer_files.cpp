@@ -6,10 +6,23 @@
 #include "tokenizer/data_file.h"
 
 namespace fut {
+namespace {
+
+// Of all added tokens' spellings: the search for them has a node for each byte. Real files have a
+// hundredth of it.
+constexpr std::size_t kMostSpellingBytes = std::size_t{1} << 20;
+
+}  // namespace
 
 void add_added_tokens(std::span<const AddedToken> tokens, std::size_t count, Vocabulary& vocabulary,
                       const std::filesystem::path& path) {
+  std::size_t spelt = 0;
   for (const AddedToken& token : tokens) {
+    spelt += token.text.size();
+    if (spelt > kMostSpellingBytes) {
+      throw data_error("{}: its {} added tokens are spelt with more than the {} bytes supported",
+                       path.string(), tokens.size(), kMostSpellingBytes);
+    }
     Vocabulary::check_id(token.id, count, token.text, path);
     if (!vocabulary.set(token.id, token.text) && vocabulary.bytes(token.id) != token.text) {
       throw data_error("{}: id {} belongs to two tokens, '{}' and the added '{}'", path.string(),

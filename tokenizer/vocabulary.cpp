@@ -39,8 +39,8 @@ bool Vocabulary::set(TokenId id, std::string bytes) {
   return true;
 }
 
-void Vocabulary::reserve_index(std::size_t count) {
-  index_ = TokenIndex(count);
+void Vocabulary::reserve_index(std::size_t count, const std::filesystem::path& path) {
+  index_ = TokenIndex(count, path);
 }
 
 bool Vocabulary::index(TokenId id) {

@@ -26,7 +26,8 @@ class Vocabulary {
 
   // Makes `id` the answer for its own bytes. False where another id is that already; it stays so.
   [[nodiscard]] bool index(TokenId id);
-  void reserve_index(std::size_t count);  // how many tokens index() will be called for, at most
+  // How many tokens index() will be called for, at most; `path` is for messages.
+  void reserve_index(std::size_t count, const std::filesystem::path& path);
 
   void mark_special(TokenId id) { special_[static_cast<std::size_t>(id)] = 1; }
 

@@ -53,15 +53,18 @@ class MemoryFile {
   int descriptor_;
 };
 
-// Runs body(); true if it ended. A refusal is an Error that says what is wrong; anything else that is
-// thrown ends the fuzzer.
+// Runs body(); true if it ended. A refusal is an Error that says what is wrong, in one line that can be
+// read; anything else that is thrown ends the fuzzer.
 template <class Body>
 bool accepted(Body&& body) {
   try {
     body();
     return true;
   } catch (const Error& refusal) {
-    require(std::string_view(refusal.what()).size() > 10, "a refusal that says nothing");
+    const std::string_view words = refusal.what();
+    require(words.size() > 10, "a refusal that says nothing");
+    require(words.size() < 4096 && words.find('\n') == words.npos,
+            "a refusal that nobody can read");
     return false;
   }
 }

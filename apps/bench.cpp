@@ -1,11 +1,12 @@
 // fut bench: how long a decode step takes, and how much of that memory alone would take; or the same of
 // prompts and arithmetic.
 #include "apps/bench/compare_reports.h"
+#include "apps/bench/decode_steps.h"
 #include "apps/bench/latency.h"
 #include "apps/bench/latency_flags.h"
+#include "apps/bench/machine_watch.h"
 #include "apps/bench/prompts.h"
 #include "apps/bench/serve.h"
-#include "apps/bench/statistics.h"
 #include "apps/commands.h"
 #include "apps/input_files.h"
 #include "apps/logging.h"
@@ -13,16 +14,12 @@
 #include "apps/model_session.h"
 #include "apps/output.h"
 #include "apps/sampling_settings.h"
-#include "apps/signals.h"
-#include "apps/words.h"
 #include "engine/decode_bench.h"
 #include "engine/roofline.h"
 #include "kernels/error.h"
 
 namespace fut::app {
 namespace {
-
-constexpr double kMicroseconds = 1e6;  // of a second
 
 // What is measured: a model of a folder, or one of random weights.
 struct Subject {
@@ -52,6 +49,13 @@ Subject open_dummy(const BenchOptions& options) {
   Subject s;
   s.name = "random weights, " + options.dummy;
   const std::filesystem::path preset = find_preset(options.dummy);
+  std::error_code error;
+  if (preset.empty() && !std::filesystem::exists(options.dummy, error)) {
+    throw data_error(
+        "--dummy {}: there is no such file; a config.json is one, and llama-3.1-8b and "
+        "llama-3.1-70b are shapes that need none",
+        options.dummy);
+  }
   s.config = load_model_config_file(preset.empty() ? std::filesystem::path(options.dummy) : preset);
   if (options.layers > 0) s.config.num_layers = options.layers;
   check_lengths(options, s.config);
@@ -95,7 +99,8 @@ void describe(const Subject& s, Json& document) {
 }
 
 // Prompts in place of decode steps.
-int measure_prompts(const BenchOptions& options, Subject& s, Reporter& reporter) {
+int measure_prompts(const BenchOptions& options, Subject& s, MachineWatch& watch,
+                    Reporter& reporter) {
   const SamplingParams sampling = resolve_sampling(options.sampling, {}).params;
   if (options.serve) {
     const PromptPack& pack = options.prompts.front();
@@ -111,35 +116,46 @@ int measure_prompts(const BenchOptions& options, Subject& s, Reporter& reporter)
                             precision_name(s.precision),
                             s.prefill == PrefillWeights::Int4 ? " with prefill from INT4" : "",
                             kv_cache_dtype_name(s.kv_cache.dtype)));
-  bench_prompts(*s.backend, *s.model, options.prompts, s.kv_cache, sampling, reporter);
+  bench_prompts(*s.backend, *s.model, options.prompts, s.kv_cache, sampling, watch, reporter);
   reporter.finish(false);
   return 0;
 }
 
-Summary time_of(Backend& backend, const Backend::Procedure& body, int warm_up, int repetitions) {
-  for (int i = 0; i < warm_up; ++i) body();
-  backend.synchronize();
-  throw_if_interrupted();
-  return summarise(backend.time_runs(body, repetitions));
+DecodeBenchOptions steps_of(const BenchOptions& options, const Subject& s) {
+  DecodeBenchOptions wanted;
+  wanted.sequences = options.batch;
+  wanted.depth_tokens = options.depth;
+  wanted.kv_cache = s.kv_cache;
+  wanted.sampling = resolve_sampling(options.sampling, {}).params;
+  return wanted;
 }
 
-Json row_of(std::string_view name, int calls, std::int64_t bytes, const Summary& us, double roof) {
-  const double floor_us = static_cast<double>(bytes) / roof * kMicroseconds;
-  return {{"name", name},
-          {"calls", calls},
-          {"bytes", bytes},
-          {"us", us.median},
-          {"us_p99", us.p99},
-          {"floor_us", floor_us},
-          {"of_roof", floor_us / us.median}};
+// Decode steps, and the report about them.
+int measure_decode(const BenchOptions& options, Subject& s, MachineWatch& watch, Output* plot,
+                   Reporter& reporter) {
+  reporter.document()["batch"] = options.batch;
+  reporter.document()["depth"] = options.depth;
+  const DecodeBenchOptions wanted = steps_of(options, s);
+  if (options.serve) {
+    DecodeBench decode(*s.backend, *s.model, wanted);
+    serve_bench(
+        *s.backend,
+        {[&] { return decode.step(); }, [&] { return decode.layers(); }, s.config.num_layers, 0},
+        reporter);
+    return 0;
+  }
+  measure_steps({s.name, *s.backend, *s.model, wanted}, options, watch, plot, reporter);
+  return 0;
 }
 
-std::string line_of(const Json& row) {
-  const double us = row["us"].get<double>();
-  const int calls = row["calls"].get<int>();
-  return fmt::format("  {:<18} {:>4} {:>9.3f} MB {:>9.2f} us {:>9.2f} us each {:>6.1f} %\n",
-                     row["name"].get<std::string>(), calls, row["bytes"].get<double>() / 1e6, us,
-                     us / calls, 100 * row["of_roof"].get<double>());
+// What was on the GPUs before this process was, where it may be on one.
+nvml::Report look_before(const BenchOptions& options) {
+  return options.model.device.kind == DeviceRequest::Kind::Cpu ? nvml::Report() : nvml::look();
+}
+
+std::string watched_gpu(const BenchOptions& options, const Backend& backend) {
+  if (options.model.device.kind == DeviceRequest::Kind::Cpu) return {};
+  return gpu_of(backend.description(), survey_gpus());
 }
 
 }  // namespace
@@ -163,58 +179,18 @@ int bench(const BenchOptions& options, Reporter& reporter) {
     refuse_input_as_output(options.latency.plot_file, input_files(options), "--plot");
     plot.emplace(options.latency.plot_file);
   }
+  nvml::Report before = look_before(options);
   Subject s = open_subject(options);
+  MachineWatch watch(watched_gpu(options, *s.backend), std::move(before));
   describe(s, reporter.document());
+  Output* picture = plot ? &*plot : nullptr;
   if (options.latency.end_to_end) {
     return latency_bench(
         {s.name, *s.backend, std::move(*s.model), s.kv_cache, s.folder ? &*s.folder : nullptr},
-        options, plot ? &*plot : nullptr, reporter);
+        options, watch, picture, reporter);
   }
-  if (!options.prompts.empty()) return measure_prompts(options, s, reporter);
-  Backend& backend = *s.backend;
-  Json& document = reporter.document();
-  document["batch"] = options.batch;
-  document["depth"] = options.depth;
-
-  DecodeBenchOptions wanted;
-  wanted.sequences = options.batch;
-  wanted.depth_tokens = options.depth;
-  wanted.kv_cache = s.kv_cache;
-  wanted.sampling = resolve_sampling(options.sampling, {}).params;
-  if (options.serve) {
-    DecodeBench decode(backend, *s.model, wanted);
-    serve_bench(
-        backend,
-        {[&] { return decode.step(); }, [&] { return decode.layers(); }, s.config.num_layers, 0},
-        reporter);
-    return 0;
-  }
-  const double roof = backend.measure_read_roof();
-  DecodeBench decode(backend, *s.model, wanted);
-  const Summary step = time_of(backend, decode.step(), options.warm_up, options.repetitions);
-  document["read_roof_bytes_per_second"] = roof;
-  document["step"] = row_of("step", 1, decode.bytes_per_step(), step, roof);
-  document["tokens_per_second"] = options.batch / step.median * kMicroseconds;
-
-  const Json& row = document["step"];
-  reporter.text(fmt::format(
-      "{}\n{}, {}, cache {}, batch {}, depth {}\n"
-      "step {:.4f} ms (p99 {:.4f}), {:.0f} tokens/s, {:.3f} GB to read, {:.1f} % of {:.2f} TB/s\n",
-      s.name, backend.description(), precision_name(s.precision),
-      kv_cache_dtype_name(s.kv_cache.dtype), options.batch, options.depth, step.median / 1e3,
-      step.p99 / 1e3, document["tokens_per_second"].get<double>(),
-      static_cast<double>(decode.bytes_per_step()) / 1e9, 100 * row["of_roof"].get<double>(),
-      roof / 1e12));
-  if (options.log.verbosity >= kInfoVerbosity) {
-    document["ops"] = Json::array();
-    for (const DecodePart& part : decode.parts()) {
-      const Summary t = time_of(backend, part.run, options.warm_up, options.repetitions);
-      document["ops"].push_back(row_of(part.name, part.calls, part.bytes, t, roof));
-      reporter.text(line_of(document["ops"].back()));
-    }
-  }
-  reporter.finish();
-  return 0;
+  if (!options.prompts.empty()) return measure_prompts(options, s, watch, reporter);
+  return measure_decode(options, s, watch, picture, reporter);
 }
 
 }  // namespace fut::app

@@ -58,7 +58,10 @@ constexpr const char* kBenchNotes =
     "with its\n"
     "percentiles and a histogram in which what stands out is named. --compare tells of two such "
     "reports what\n"
-    "became faster, beyond what chance would do.\n\n";
+    "became faster, beyond what chance would do.\n\n"
+    "Clocks, power and temperature are read meanwhile, and never set. A run is marked THROTTLED "
+    "where "
+    "heat or a\nlimit of power held the device back, and SHARED where other processes used it.\n\n";
 
 Flags measure_flags(BenchOptions& o) {
   return {{{"--dummy"},
@@ -100,6 +103,13 @@ Flags measure_flags(BenchOptions& o) {
            kBenchSection,
            "Steps before, that are not [50]",
            set_integer(o.warm_up, 0, 1000000, "")},
+          {{"--energy"},
+           "",
+           kBenchSection,
+           "Joules of a token, too: as the device counts them, else from its power",
+           turn_on(o.energy),
+           false,
+           {"--prompts", "--serve"}},
           {{"--serve"},
            "",
            kBenchSection,

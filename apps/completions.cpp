@@ -34,7 +34,9 @@ Command man_command() {
 
 int completions(const CompletionsOptions& options, std::span<const Command> commands,
                 Reporter& reporter) {
-  if (!options.given) throw usage_error("fut completions wants a shell: bash, zsh or fish");
+  if (!options.given)
+    throw usage_error(
+        "--shell is missing: fut completions bash, fut completions zsh or fut completions fish");
   switch (options.shell) {
     case Shell::Bash:
       return print(bash_completion(commands), reporter);

@@ -1,9 +1,9 @@
 // The half of fut doctor that looks at GPUs.
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 
 #include "apps/doctor_findings.h"
+#include "apps/processes.h"
 #include "apps/words.h"
 #include "kernels/backend.h"
 #include "kernels/error.h"
@@ -12,12 +12,6 @@ namespace fut::app {
 namespace {
 
 constexpr int kDeviceCode = static_cast<int>(ErrorKind::Device);
-
-std::string process_name(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/comm", pid));
-  std::string name;
-  return std::getline(file, name) ? name : "in another container";
-}
 
 // "cuda:0"; a GPU that the runtime does not show has no number.
 std::string place_of(const GpuState& gpu) {
@@ -100,7 +94,7 @@ void describe_gpu(const GpuState& gpu, DoctorFindings& findings) {
                             gpu.uuid.empty() ? "" : ", " + gpu.uuid,
                             gpu.fault.empty() ? "usable" : "not usable: " + gpu.fault));
   for (const nvml::Process& process : gpu.processes) {
-    const std::string name = process_name(process.pid);
+    const std::string name = name_or_elsewhere(process_name(process.pid));
     json["processes"].push_back({{"pid", process.pid}, {"name", name}, {"bytes", process.bytes}});
     findings.line("", fmt::format("process {} ({}) uses {}", process.pid, name,
                                   process.bytes == 0 ? "some of it" : size_text(process.bytes)));

@@ -200,7 +200,8 @@ std::string what_next(const std::string& argument, Wanted wanted, std::string_vi
   }
   const auto name = hub_name(argument);
   if (!name) return "ls " + parent;
-  return fmt::format("hf download {}{}", name->repository,
+  // Meta's own form of the weights, as large again, is read by nothing here.
+  return fmt::format("hf download {}{} --exclude 'original/*'", name->repository,
                      name->revision.empty() ? "" : " --revision " + name->revision);
 }
 

@@ -208,6 +208,7 @@ struct BenchOptions {
   bool serve = false;               // measures what lines of standard input ask for
   std::vector<PromptPack> prompts;  // measured in place of decode steps
   int layers = 0;                   // of random weights; 0: the shape's own
+  bool energy = false;              // joules of a token, too
   LatencyOptions latency;
   SamplingOptions sampling;
   OutputOptions output;

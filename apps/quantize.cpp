@@ -14,7 +14,6 @@
 #include "apps/report_text.h"
 #include "apps/words.h"
 #include "kernels/error.h"
-#include "loader/checkpoint.h"
 #include "loader/packed_model.h"
 
 namespace fut::app {
@@ -112,14 +111,14 @@ std::string memory_line(const QuantizeOutcome& outcome) {
   return line + "\n";
 }
 
-void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_t source_bytes,
-            std::size_t shown, Reporter& reporter) {
+void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::size_t shown,
+            Reporter& reporter) {
   const std::uint64_t bytes = folder_bytes(job.target);
   if (reporter.is_text()) {
     reporter.text(fmt::format("{}\n", job.target.string()));
     reporter.text(fmt::format("{}\n", options_text(job.options)));
     reporter.text(
-        fmt::format("{} of weights became {} in {}; {} of {}\n", size_text(source_bytes),
+        fmt::format("{} of weights became {} in {}; {} of {}\n", size_text(outcome.source_bytes),
                     size_text(bytes), seconds_text(outcome.seconds),
                     counted(static_cast<std::uint64_t>(outcome.card.calibration_tokens), "token"),
                     job.options.calibration.name));
@@ -130,7 +129,7 @@ void report(const QuantizeJob& job, const QuantizeOutcome& outcome, std::uint64_
   Json& document = reporter.document();
   document["target"] = job.target.string();
   document["options"] = Json::parse(options_json(job.options));
-  document["source_bytes"] = source_bytes;
+  document["source_bytes"] = outcome.source_bytes;
   document["bytes"] = bytes;
   document["seconds"] = outcome.seconds;
   document["device"] = outcome.device;
@@ -157,9 +156,6 @@ int quantize(const QuantizeOptions& options, Reporter& reporter) {
   for (const std::string& notice : folder.notices) log_warning("{}", notice);
   require_packable(folder, job.options.group_size);
   check_target(job.target, job.overwrite);
-  const Checkpoint checkpoint = Checkpoint::open(found.path, folder.config);
-  const std::uint64_t source_bytes = checkpoint.total_bytes();
-
   const auto backend = open_quantizer(options, folder.config);
   const QuantizeOutcome outcome = run_quantize_job(*backend, job, calibration, folder.tokenizer);
   for (const std::string& notice : outcome.card.notices) log_warning("{}", notice);
@@ -167,7 +163,7 @@ int quantize(const QuantizeOptions& options, Reporter& reporter) {
   const bool all = options.log.verbosity >= kInfoVerbosity;
   const std::size_t shown = all ? outcome.card.matrices.size() : kShownMatrices;
   try {
-    report(job, outcome, source_bytes, shown, reporter);
+    report(job, outcome, shown, reporter);
     reporter.finish();
   } catch (const Error& e) {
     throw runtime_failure(

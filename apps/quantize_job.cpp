@@ -9,6 +9,7 @@
 #include "apps/calibration_text.h"
 #include "apps/progress.h"
 #include "apps/text_input.h"
+#include "apps/words.h"
 #include "engine/quantize.h"
 #include "kernels/error.h"
 #include "loader/checkpoint.h"
@@ -30,6 +31,14 @@ std::vector<TokenId> encode_calibration(const CalibrationSource& source,
 std::uint64_t checkpoint_bytes(const std::filesystem::path& source) {
   ModelConfig config = load_model_config(source);
   return Checkpoint::open(source, config).total_bytes();
+}
+
+// How fast it goes; where that is slow, how long it may take yet.
+std::string pace(double share, double source_bytes, double seconds) {
+  constexpr double kSlow = 0.01;  // GB a second
+  const double rate = share * source_bytes / 1e9 / std::max(seconds, 1e-3);
+  if (rate >= kSlow || share <= 0) return fmt::format("{:.2f} GB/s", rate);
+  return fmt::format("about {} left", seconds_text(seconds * (1 - share) / share));
 }
 
 std::uint64_t peak_host_bytes() {
@@ -89,9 +98,10 @@ QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const double source_bytes = static_cast<double>(checkpoint_bytes(job.source));
-  PeakMemory peak(backend);
   QuantizeOutcome outcome;
+  outcome.source_bytes = checkpoint_bytes(job.source);
+  const auto source_bytes = static_cast<double>(outcome.source_bytes);
+  PeakMemory peak(backend);
   {
     ProgressLine line;
     line.show("quantising");
@@ -103,8 +113,7 @@ QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
           peak.look(done);
           const double share = static_cast<double>(done) / static_cast<double>(total);
           line.show_bar("quantising", done, total,
-                        fmt::format("{}, {:.2f} GB/s", stage,
-                                    share * source_bytes / 1e9 / std::max(seconds(), 1e-3)));
+                        fmt::format("{}, {}", stage, pace(share, source_bytes, seconds())));
         },
         job.threads);
   }

@@ -35,6 +35,7 @@ struct QuantizeJob {
 };
 
 struct QuantizeOutcome {
+  std::uint64_t source_bytes = 0;  // of the checkpoint's tensors that are read
   ReportCard card;
   std::int64_t text_tokens = 0;  // of the whole calibration text
   double seconds = 0;

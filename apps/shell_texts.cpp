@@ -165,7 +165,11 @@ std::string zsh_completion(std::span<const Command> commands) {
     }
     text += " ;;\n";
   }
-  return text + "      esac ;;\n  esac\n}\ncompdef _fut fut\n";
+  // From a folder of $fpath the file is the function's first call; sourced, it only defines.
+  return text +
+         "      esac ;;\n  esac\n}\nif [ \"$funcstack[1]\" = _fut ]; then _fut \"$@\"; else "
+         "compdef "
+         "_fut fut; fi\n";
 }
 
 std::string fish_completion(std::span<const Command> commands) {

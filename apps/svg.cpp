@@ -29,10 +29,11 @@ std::string tip_of(std::string_view tip) {
 }
 
 constexpr std::string_view kStyle =
-    "<style>text{font:12px sans-serif;fill:#222}.axis{stroke:#222}.grid{stroke:#8886}"
+    "<style>.ground{fill:#fff}text{font:12px sans-serif;fill:#222}.axis{stroke:#222}"
+    ".grid{stroke:#8886}"
     ".a{fill:#1f77b4;stroke:#1f77b4}.b{fill:#d1622a;stroke:#d1622a}"
     ".roof{stroke:#b03a2e;stroke-width:2;fill:none}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#ddd}"
+    "@media(prefers-color-scheme:dark){.ground{fill:#16181c}text{fill:#ddd}.axis{stroke:#ddd}"
     ".a{fill:#6db3f2;stroke:#6db3f2}.b{fill:#f29b6d;stroke:#f29b6d}.roof{stroke:#ff7b6b}}</"
     "style>\n";
 
@@ -40,7 +41,8 @@ constexpr std::string_view kStyle =
 
 Svg::Svg(int width, int height, std::string_view title)
     : body_(fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
-                        "viewBox=\"0 0 {0} {1}\" role=\"img\">\n<title>{2}</title>\n{3}",
+                        "viewBox=\"0 0 {0} {1}\" role=\"img\">\n<title>{2}</title>\n{3}"
+                        "<rect width=\"{0}\" height=\"{1}\" class=\"ground\"/>\n",
                         width, height, escaped(title), kStyle)) {}
 
 void Svg::line(double x1, double y1, double x2, double y2, std::string_view css_class) {

@@ -1,6 +1,7 @@
 // See the header.
 #include "engine/decode_bench.h"
 
+#include "engine/roofline.h"
 #include "kernels/op_cost.h"
 
 namespace fut {
@@ -96,20 +97,39 @@ std::int64_t DecodeBench::layer_bytes(LayerOp op) const {
   return bytes;
 }
 
+double DecodeBench::layer_flops(LayerOp op) const {
+  const ModelConfig& config = model_.config();
+  switch (op) {
+    case LayerOp::QkvRopeAppend:
+      return layer_product_flops(config, PackedMatrix::QkvProj, options_.sequences);
+    case LayerOp::Attention:
+      return layer_attention_flops(config, options_.depth_tokens, 1) * options_.sequences;
+    case LayerOp::OProj:
+      return layer_product_flops(config, PackedMatrix::OProj, options_.sequences);
+    case LayerOp::GateUpSwiglu:
+      return layer_product_flops(config, PackedMatrix::GateUpProj, options_.sequences);
+    case LayerOp::DownProj:
+      return layer_product_flops(config, PackedMatrix::DownProj, options_.sequences);
+  }
+  return 0;
+}
+
 std::vector<DecodePart> DecodeBench::parts() {
   const int layers = model_.config().num_layers;
   std::vector<DecodePart> parts;
   for (const LayerOp op : kLayerOps) {
-    parts.push_back(
-        {layer_op_name(op), layers, layer_bytes(op), backend_.capture([this, op, layers] {
-           for (int i = 0; i < layers; ++i) {
-             run_layer_op(backend_, model_, cache_, workspace_, i, op);
-           }
-         })});
+    parts.push_back({layer_op_name(op), layers, layer_bytes(op), layer_flops(op) * layers,
+                     backend_.capture([this, op, layers] {
+                       for (int i = 0; i < layers; ++i) {
+                         run_layer_op(backend_, model_, cache_, workspace_, i, op);
+                       }
+                     })});
   }
-  parts.push_back({"lm_head", 1, weight_bytes(model_.lm_head()),
+  const double head_flops =
+      2.0 * options_.sequences * model_.config().hidden_size * model_.config().vocab_size;
+  parts.push_back({"lm_head", 1, weight_bytes(model_.lm_head()), head_flops,
                    backend_.capture([this] { forward_head(backend_, model_, workspace_); })});
-  parts.push_back({"sample", 1, 0, backend_.capture([this] { sample(); })});
+  parts.push_back({"sample", 1, 0, 0, backend_.capture([this] { sample(); })});
   return parts;
 }
 

@@ -23,6 +23,7 @@ struct DecodePart {
   std::string_view name;   // an op
   int calls = 0;           // of a step
   std::int64_t bytes = 0;  // of all of them
+  double flops = 0;        // of all of them
   Backend::Procedure run;  // all of them, one after the other
 };
 
@@ -43,6 +44,7 @@ class DecodeBench {
  private:
   void sample();
   [[nodiscard]] std::int64_t layer_bytes(LayerOp op) const;
+  [[nodiscard]] double layer_flops(LayerOp op) const;  // of one layer
 
   Backend& backend_;
   const Model& model_;

@@ -6,7 +6,6 @@
 
 #include "engine/kv_cache.h"
 #include "kernels/op_cost.h"
-#include "loader/packed_tensors.h"
 
 namespace fut {
 namespace {
@@ -21,19 +20,28 @@ std::int64_t decode_weight_bytes(const RooflineModel& model) {
 
 // Of all products of a pass with the weights of the layers.
 double product_flops(const ModelConfig& config, std::int64_t tokens) {
-  std::int64_t sum = 0;
+  double sum = 0;
   for (int m = 0; m < kNumPackedMatrices; ++m) {
-    const PackedMatrixShape shape = packed_matrix_shape(config, static_cast<PackedMatrix>(m));
-    LinearResidualArgs product;
-    product.x = {nullptr, DType::BF16, tokens, shape.cols, shape.cols};
-    product.weight = DenseMatrix{DType::BF16, nullptr, shape.rows, shape.cols};
-    sum += cost(product).flops;
+    sum += layer_product_flops(config, static_cast<PackedMatrix>(m), tokens);
   }
-  return static_cast<double>(sum) * config.num_layers;
+  return sum * config.num_layers;
 }
 
-// Of the attention of tokens begin .. begin + tokens of one sequence.
 double attention_flops(const ModelConfig& config, std::int64_t begin, std::int64_t tokens) {
+  return layer_attention_flops(config, begin, tokens) * config.num_layers;
+}
+
+}  // namespace
+
+double layer_product_flops(const ModelConfig& config, PackedMatrix matrix, std::int64_t tokens) {
+  const PackedMatrixShape shape = packed_matrix_shape(config, matrix);
+  LinearResidualArgs product;
+  product.x = {nullptr, DType::BF16, tokens, shape.cols, shape.cols};
+  product.weight = DenseMatrix{DType::BF16, nullptr, shape.rows, shape.cols};
+  return static_cast<double>(cost(product).flops);
+}
+
+double layer_attention_flops(const ModelConfig& config, std::int64_t begin, std::int64_t tokens) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(begin));
   const std::int32_t q_indptr[] = {0, static_cast<std::int32_t>(tokens)};
@@ -47,10 +55,8 @@ double attention_flops(const ModelConfig& config, std::int64_t begin, std::int64
   attention.batch.positions = positions.data();
   attention.batch.q_indptr = q_indptr;
   attention.batch.kv_lengths = &length;
-  return static_cast<double>(cost(attention).flops) * config.num_layers;
+  return static_cast<double>(cost(attention).flops);
 }
-
-}  // namespace
 
 PrefillFlops prefill_flops(const ModelConfig& config, std::span<const int> prompts) {
   PrefillFlops sum;

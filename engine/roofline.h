@@ -6,6 +6,7 @@
 #include <span>
 
 #include "engine/weight_bytes.h"
+#include "loader/packed_tensors.h"
 
 namespace fut {
 
@@ -30,8 +31,15 @@ struct RooflineModel {
 [[nodiscard]] double decode_step_seconds(const RooflineModel& model, const Roof& roof,
                                          int sequences, std::int64_t depth_tokens);
 
-// Of the layers over whole prompts: 2 for each weight and token; 4 for each query head, dim and pair of a
-// token and one that it sees, itself included.
+// Operations of one layer: 2 for each weight and token; 4 for each query head, dim and pair of a token and
+// one that it sees, itself included. Of the product of so many tokens with one of its matrices, and of the
+// attention of tokens begin .. begin + tokens of one sequence.
+[[nodiscard]] double layer_product_flops(const ModelConfig& config, PackedMatrix matrix,
+                                         std::int64_t tokens);
+[[nodiscard]] double layer_attention_flops(const ModelConfig& config, std::int64_t begin,
+                                           std::int64_t tokens);
+
+// The same of all layers over whole prompts.
 struct PrefillFlops {
   double products = 0;
   double attention = 0;

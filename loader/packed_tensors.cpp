@@ -116,7 +116,8 @@ void check_packable(const ModelConfig& config, int group_size) {
   }
   if (config.head_dim != 64 && config.head_dim != 128) {
     throw data_error(
-        "head_dim is {}, quantised models need 64 or 128; run the checkpoint with --precision f32",
+        "head_dim is {}, quantised models need 64 or 128; run the checkpoint with --precision f32 "
+        "or bf16",
         config.head_dim);
   }
   for (int i = 0; i < kNumPackedMatrices; ++i) {
@@ -124,7 +125,7 @@ void check_packable(const ModelConfig& config, int group_size) {
     if (Int4Tile::packable(shape.rows, shape.cols, group_size)) continue;
     throw data_error(
         "{} of {} x {} cannot be cut into INT4 groups of {}: its width must be a multiple of {}; "
-        "run the checkpoint with --precision f32",
+        "run the checkpoint with --precision f32 or bf16",
         shape.name, shape.rows, shape.cols, group_size, Int4Tile::kColsMultiple);
   }
 }

@@ -12,6 +12,7 @@ cd "$root"
 # shellcheck source=apps/packages.sh
 . apps/packages.sh
 fut_install "${fut_test_packages[@]}"
+fut_install "${fut_shell_packages[@]}" || echo "Without ${fut_shell_packages[*]}: its tests are left out" >&2
 
 has_hopper() {
   command -v nvcc >/dev/null 2>&1 && command -v nvidia-smi >/dev/null 2>&1 &&

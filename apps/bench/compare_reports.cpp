@@ -1,6 +1,8 @@
 // See the header.
 #include "apps/bench/compare_reports.h"
 
+#include <fmt/ranges.h>
+
 #include "apps/bench/statistics.h"
 #include "apps/logging.h"
 #include "apps/text_input.h"
@@ -31,6 +33,11 @@ struct Metric {
 };
 constexpr Metric kMetrics[] = {{"ttft_ms", "first token"}, {"tpot_ms", "each token"}};
 
+// Whether a row says that the machine was.
+bool is_marked(const StoredJson& row, const char* mark) {
+  return row.value("machine", StoredJson::object()).value(mark, false);
+}
+
 Json compared(const StoredJson& before, const StoredJson& after, const Metric& metric) {
   const auto old_values = before.at("samples").at(metric.key).get<std::vector<double>>();
   const auto new_values = after.at("samples").at(metric.key).get<std::vector<double>>();
@@ -41,13 +48,21 @@ Json compared(const StoredJson& before, const StoredJson& after, const Metric& m
           {"change", c.change},
           {"ci95", c.half_width},
           {"verdict", verdict_name(c.verdict)},
-          {"noisy", before.at("noisy") == true || after.at("noisy") == true}};
+          {"noisy", before.at("noisy") == true || after.at("noisy") == true},
+          {"throttled", is_marked(before, "throttled") || is_marked(after, "throttled")},
+          {"shared", is_marked(before, "shared") || is_marked(after, "shared")}};
 }
 
 std::string line_of(const Json& c, const char* name) {
   constexpr double kPercent = 100;
-  const std::string caution =
-      c["noisy"].get<bool>() ? "; a run was noisy, measure again before believing it" : "";
+  std::vector<std::string> marks;
+  for (const char* mark : {"noisy", "throttled", "shared"}) {
+    if (c[mark].get<bool>()) marks.emplace_back(mark);
+  }
+  const std::string caution = marks.empty()
+                                  ? ""
+                                  : fmt::format("; a run was {}, measure again before believing it",
+                                                fmt::join(marks, " and "));
   return fmt::format("  {:<12} {:>9.3f} -> {:>9.3f} ms  {:+6.2f} % +- {:.2f}  {}{}\n", name,
                      c["old_ms"].get<double>(), c["new_ms"].get<double>(),
                      kPercent * c["change"].get<double>(), kPercent * c["ci95"].get<double>(),

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "apps/bench/latency_report.h"
+#include "apps/bench/ops.h"
 #include "apps/bench/statistics.h"
 #include "apps/output.h"
 #include "apps/sampling_settings.h"
@@ -62,12 +63,14 @@ class Instrument {
     throw_if_interrupted();
     std::vector<std::vector<TokenId>> prompts;
     for (int i = 0; i < row.batch; ++i) {
-      prompts.push_back(prompts_.make(row.depth + row.prompt_tokens, static_cast<unsigned>(i)));
+      // Where no prompt is asked for, one token begins the reply.
+      const int tokens = std::max(1, row.depth + row.prompt_tokens);
+      prompts.push_back(prompts_.make(tokens, static_cast<unsigned>(i)));
     }
     if (row.depth > 0) fill_cache(prompts[0], row.depth);
     LatencySample sample;
     if (folder_ != nullptr) time_prompt_text(prompts[0], sample);
-    const Clock::time_point start = Clock::now();
+    const Clock::time_point start = sample.start = Clock::now();
     for (const auto& prompt : prompts) submit(prompt, row.reply_tokens, row.depth > 0);
     generate(row, start, sample);
     return sample;
@@ -156,7 +159,8 @@ std::vector<double> totals(const std::vector<LatencySample>& samples) {
   return values;
 }
 
-void measure(Instrument& instrument, const BenchOptions& options, LatencyRow& row) {
+void measure(Instrument& instrument, const BenchOptions& options, MachineWatch& watch,
+             LatencyRow& row) {
   const Clock::time_point start = Clock::now();
   const auto in_time = [&] { return ms_since(start) < kMostSeconds * 1000; };
   std::vector<LatencySample> warm_up;
@@ -167,13 +171,14 @@ void measure(Instrument& instrument, const BenchOptions& options, LatencyRow& ro
   row.warm_up = warm_up.size();
   constexpr std::size_t kLeast = 5;
   const auto most = static_cast<std::size_t>(options.repetitions);
-  for (;;) {
+  watch.begin();
+  for (bool more = true; more;) {
     row.samples.push_back(instrument.run(row));
     if (row.samples.size() < std::min(kLeast, most)) continue;
-    const bool tight = summarise(totals(row.samples)).spread() < kMostSpread;
-    row.noisy = !tight;
-    if (tight || row.samples.size() >= most || !in_time()) return;
+    row.noisy = summarise(totals(row.samples)).spread() >= kMostSpread;
+    more = row.noisy && row.samples.size() < most && in_time();
   }
+  row.machine = watch.end();
 }
 
 std::vector<LatencyRow> rows_of(const LatencyOptions& wanted) {
@@ -182,12 +187,37 @@ std::vector<LatencyRow> rows_of(const LatencyOptions& wanted) {
     for (const int depth : wanted.depths) {
       for (const int prompt : wanted.prompt_tokens) {
         for (const int reply : wanted.reply_tokens) {
-          rows.push_back({prompt, reply, depth, batch, 0, false, false, {}});
+          rows.push_back({prompt, reply, depth, batch, 0, false, false, {}, {}});
         }
       }
     }
   }
   return rows;
+}
+
+// The ops of a decode step in the middle of the first setting's requests.
+struct MeasuredOps {
+  std::string title;
+  Json rows = Json::array();
+  MeasuredRoof roof;
+};
+
+MeasuredOps ops_of(const LatencySubject& subject, const Model& model, const LatencyRow& row,
+                   const SamplingParams& sampling) {
+  constexpr int kWarmUp = 5, kRuns = 30;
+  MeasuredOps ops;
+  DecodeBenchOptions wanted;
+  wanted.sequences = row.batch;
+  wanted.depth_tokens = row.depth + row.prompt_tokens + row.reply_tokens / 2;
+  wanted.kv_cache = subject.kv_cache;
+  wanted.sampling = sampling;
+  ops.roof = {subject.backend.measure_read_roof(), subject.backend.measure_product_roof()};
+  DecodeBench decode(subject.backend, model, wanted);
+  ops.rows = measure_ops(subject.backend, decode, kWarmUp, kRuns, ops.roof);
+  ops.title =
+      fmt::format("\nops of a decode step alone, depth {}, batch {}, beside {}\n",
+                  wanted.depth_tokens, row.batch, bandwidth_text(ops.roof.bytes_per_second));
+  return ops;
 }
 
 std::int64_t context_of(const std::vector<LatencyRow>& rows) {
@@ -216,10 +246,9 @@ void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& conf
   }
 }
 
-int latency_bench(LatencySubject subject, const BenchOptions& options, Output* plot,
-                  Reporter& reporter) {
+int latency_bench(LatencySubject subject, const BenchOptions& options, MachineWatch& watch,
+                  Output* plot, Reporter& reporter) {
   const LatencyOptions& wanted = options.latency;
-  check_latency_lengths(wanted, subject.model.config());
   std::vector<LatencyRow> rows = rows_of(wanted);
   EngineOptions engine_options;
   engine_options.context_tokens = static_cast<int>(context_of(rows));
@@ -228,11 +257,21 @@ int latency_bench(LatencySubject subject, const BenchOptions& options, Output* p
   Engine engine(subject.backend, std::move(subject.model), engine_options);
   Instrument instrument(engine, subject, options);
   begin_latency_report(subject, reporter);
-  for (LatencyRow& row : rows) {
-    measure(instrument, options, row);
-    add_latency_row(row, reporter);
+  const bool shows_ops = options.log.verbosity >= kInfoVerbosity;
+  MeasuredOps ops;  // before requests: what has no room for them is found now
+  if (shows_ops || plot != nullptr) {
+    ops = ops_of(subject, engine.model(), rows[0],
+                 resolve_sampling(options.sampling, {}, false).params);
   }
-  end_latency_report(rows, plot, reporter);
+  for (LatencyRow& row : rows) {
+    measure(instrument, options, watch, row);
+    add_latency_row(row, options.energy, reporter);
+  }
+  if (shows_ops) {
+    reporter.document()["ops"] = ops.rows;
+    if (reporter.is_text()) reporter.text(ops.title + ops_text(ops.rows));
+  }
+  end_latency_report(rows, roofline_of(ops.rows, ops.roof), plot, reporter);
   reporter.finish();
   return 0;
 }

@@ -2,10 +2,12 @@
 // with each stage by itself.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "apps/bench/machine_watch.h"
 #include "apps/options.h"
 #include "apps/output.h"
 #include "apps/reporter.h"
@@ -25,10 +27,11 @@ struct LatencySubject {
 
 // Milliseconds of one request (or of a batch of equal ones).
 struct LatencySample {
-  double render = 0, tokenize = 0;   // the prompt's text
-  double prefill = 0;                // to the first token, its draw included
-  double detokenize = 0, write = 0;  // the reply's text, to /dev/null
-  std::vector<double> steps;         // between tokens
+  double render = 0, tokenize = 0;              // the prompt's text
+  double prefill = 0;                           // to the first token, its draw included
+  double detokenize = 0, write = 0;             // the reply's text, to /dev/null
+  std::vector<double> steps;                    // between tokens
+  std::chrono::steady_clock::time_point start;  // of the prefill
   [[nodiscard]] double first_token() const { return render + tokenize + prefill; }
 };
 
@@ -39,14 +42,15 @@ struct LatencyRow {
   bool steady = false;  // after warming up
   bool noisy = false;   // the interval stayed too wide
   std::vector<LatencySample> samples;
+  MachineState machine;  // while the samples were taken
 };
 
 // Throws Usage for lengths that the model has no positions for, and for those that no request can have:
 // before weights are read.
 void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& config);
 
-// `plot` is the file of --plot, or null.
-int latency_bench(LatencySubject subject, const BenchOptions& options, Output* plot,
-                  Reporter& reporter);
+// For lengths that check_latency_lengths let pass. `plot` is the file of --plot, or null.
+int latency_bench(LatencySubject subject, const BenchOptions& options, MachineWatch& watch,
+                  Output* plot, Reporter& reporter);
 
 }  // namespace fut::app

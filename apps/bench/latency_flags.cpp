@@ -30,8 +30,8 @@ Flags latency_flags(LatencyOptions& o) {
       {{"-p", "--n-prompt", "--input-len"},
        "LIST",
        kLatencySection,
-       "Tokens of the prompt: 128,512 or 128-2048*2 or 8k [128]",
-       set_list(o.prompt_tokens, 1)},
+       "Tokens of the prompt: 128,512 or 128-2048*2 or 8k; 0: decode alone, behind one token [128]",
+       set_list(o.prompt_tokens, 0)},
       {{"-n", "--n-gen", "--output-len"},
        "LIST",
        kLatencySection,
@@ -50,17 +50,19 @@ Flags latency_flags(LatencyOptions& o) {
       {{"--plot"},
        "FILE.svg",
        kLatencySection,
-       "Draw latency by step and its histogram",
-       set_text(o.plot_file, "file name")},
+       "Draw latency by step, its histogram, and the roofline with the ops of a step on it",
+       set_text(o.plot_file, "file name"),
+       false,
+       {"--prompts", "--serve"}},
       {{"--compare"},
        "OLD.json",
        kLatencySection,
        "Measure nothing: compare two reports of -o json, OLD.json NEW.json",
        set_text(o.compare_old, "file name"),
        false,
-       {"--end-to-end", "--dummy", "--model", "--serve", "--plot", "--prompts", "--layers",
-        "--batch", "--depth", "--repetitions", "--warm-up", "--n-prompt", "--n-gen", "--n-depth",
-        "--n-batch"}},
+       {"--end-to-end", "--dummy", "--model", "--serve", "--plot", "--energy", "--prompts",
+        "--layers", "--batch", "--depth", "--repetitions", "--warm-up", "--n-prompt", "--n-gen",
+        "--n-depth", "--n-batch"}},
       {{"--with"},
        "NEW.json",
        kLatencySection,
@@ -109,7 +111,6 @@ void check_latency_flags(const BenchOptions& o) {
   if (l.length_flag_typed && !l.end_to_end) {
     throw usage_error("-p, -n, --n-depth and --n-batch are of whole requests; add --end-to-end");
   }
-  if (!l.plot_file.empty() && !l.end_to_end) throw usage_error("--plot goes with --end-to-end");
 }
 
 }  // namespace fut::app

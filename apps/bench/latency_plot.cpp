@@ -53,9 +53,10 @@ void draw_histogram(Svg& svg, const PlotSeries& s, double down) {
 
 }  // namespace
 
-std::string latency_plot(std::span<const PlotSeries> series) {
+std::string latency_plot(std::span<const PlotSeries> series, const Roofline* roofline) {
   constexpr int kWidth = 940;
-  const int height = kPanelHeight * static_cast<int>(std::max<std::size_t>(1, series.size()));
+  const int height = kPanelHeight * static_cast<int>(std::max<std::size_t>(1, series.size())) +
+                     (roofline == nullptr ? 0 : kRooflineHeight);
   Svg svg(kWidth, height, "Latency by step");
   double down = 0;
   for (const PlotSeries& s : series) {
@@ -63,6 +64,7 @@ std::string latency_plot(std::span<const PlotSeries> series) {
     draw_histogram(svg, s, down);
     down += kPanelHeight;
   }
+  if (roofline != nullptr) draw_roofline(svg, *roofline, down);
   return svg.finish();
 }
 

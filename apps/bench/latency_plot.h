@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/bench/histogram.h"
+#include "apps/bench/roofline_plot.h"
 
 namespace fut::app {
 
@@ -15,7 +16,8 @@ struct PlotSeries {
   std::vector<HistogramBin> bins;
 };
 
-// A pair of panels for each series, as SVG.
-[[nodiscard]] std::string latency_plot(std::span<const PlotSeries> series);
+// A pair of panels for each series, and the roofline below them where there is one, as SVG.
+[[nodiscard]] std::string latency_plot(std::span<const PlotSeries> series,
+                                       const Roofline* roofline = nullptr);
 
 }  // namespace fut::app

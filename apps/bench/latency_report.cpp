@@ -40,8 +40,24 @@ Json json_of(const Summary& s) {
           {"p50", s.median},  {"p90", s.p90},   {"p99", s.p99},         {"max", s.most}};
 }
 
-// Why a step may have taken longer, as far as its place tells.
-std::string cause_of(const LatencyRow& row, std::size_t step) {
+// The clock during a step where it dropped.
+std::optional<int> clock_while(const LatencyRow& row, const LatencySample& sample,
+                               std::size_t step) {
+  double ms = sample.prefill;
+  for (std::size_t i = 0; i < step; ++i) ms += sample.steps[i];
+  const auto after = [&](double milliseconds) {
+    using Milliseconds = std::chrono::duration<double, std::milli>;
+    return sample.start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                              Milliseconds(milliseconds));
+  };
+  return clock_drop(row.machine, after(ms), after(ms + sample.steps[step]));
+}
+
+// Why a step may have taken longer, as far as its place and the device's clock tell.
+std::string cause_of(const LatencyRow& row, const LatencySample& sample, std::size_t step) {
+  if (const std::optional<int> mhz = clock_while(row, sample, step)) {
+    return fmt::format("the clock dropped to {} MHz", *mhz);
+  }
   if (step == 0) return "first step after the prompt";
   const std::size_t position = static_cast<std::size_t>(row.depth + row.prompt_tokens) + step;
   if (position % static_cast<std::size_t>(layout::kPageTokens) == 0) return "a page begins";
@@ -58,7 +74,9 @@ std::vector<Outlier> outliers_of(const LatencyRow& row) {
   std::vector<Outlier> found;
   for (std::size_t r = 0; r < row.samples.size(); ++r) {
     const std::vector<double>& steps = row.samples[r].steps;
-    for (const std::size_t i : outliers(steps)) found.push_back({r, i, steps[i], cause_of(row, i)});
+    for (const std::size_t i : outliers(steps)) {
+      found.push_back({r, i, steps[i], cause_of(row, row.samples[r], i)});
+    }
   }
   return found;
 }
@@ -101,11 +119,16 @@ Json row_json(const LatencyRow& row) {
     list.push_back({{"request", o.request}, {"step", o.step}, {"ms", o.ms}, {"cause", o.cause}});
   }
   json["samples"] = {{"ttft_ms", first}, {"tpot_ms", token}};
+  json["machine"] = machine_json(row.machine);
   return json;
 }
 
 double rate_of(const LatencyRow& row, double tpot) {
   return tpot > 0 ? row.batch * kMsPerSecond / tpot : 0;
+}
+
+double reply_tokens_of(const LatencyRow& row) {
+  return static_cast<double>(row.samples.size()) * row.batch * row.reply_tokens;
 }
 
 std::string text_of(const LatencyRow& row) {
@@ -114,10 +137,12 @@ std::string text_of(const LatencyRow& row) {
   const std::vector<double> steps = all_steps(row);
   const Summary between = summarise(steps);
   std::string text = fmt::format(
-      "\nprompt {}, reply {}, depth {}, batch {}: {} requests after {} to warm up{}{}\n",
+      "\nprompt {}, reply {}, depth {}, batch {}: {} requests after {} to warm up{}{}{}\n",
       row.prompt_tokens, row.reply_tokens, row.depth, row.batch, row.samples.size(), row.warm_up,
       row.steady ? "" : "; it never became steady",
-      row.noisy ? "; NOISY: the 95 % interval stayed above 1 %" : "");
+      row.noisy ? "; NOISY: the 95 % interval stayed above 1 %" : "", marks_text(row.machine));
+  const std::string machine = machine_text(row.machine);
+  if (!machine.empty()) text += "  machine       " + machine + '\n';
   text +=
       fmt::format("  first token   {:>9.3f} ms +- {:.3f} (p50 {:.3f}, p99 {:.3f}, max {:.3f})\n",
                   first.mean, first.half_width, first.median, first.p99, first.most);
@@ -150,7 +175,8 @@ constexpr const char* kColumns[] = {"prompt",     "reply",
                                     "tpot_ci95",  "itl_p50_ms",
                                     "itl_p90_ms", "itl_p99_ms",
                                     "itl_max_ms", "tokens_per_second",
-                                    "noisy"};
+                                    "noisy",      "throttled",
+                                    "shared"};
 
 std::vector<std::string> cells_of(const LatencyRow& row) {
   const Summary first = summarise(values_of(row, &LatencySample::first_token));
@@ -168,7 +194,9 @@ std::vector<std::string> cells_of(const LatencyRow& row) {
     cells.push_back(fmt::format("{:.4f}", ms));
   }
   cells.push_back(fmt::format("{:.1f}", rate_of(row, token.mean)));
-  cells.push_back(row.noisy ? "yes" : "no");
+  for (const bool mark : {row.noisy, row.machine.throttled(), row.machine.shared()}) {
+    cells.emplace_back(mark ? "yes" : "no");
+  }
   return cells;
 }
 
@@ -195,16 +223,23 @@ void begin_latency_report(const LatencySubject& subject, Reporter& reporter) {
   }
 }
 
-void add_latency_row(const LatencyRow& row, Reporter& reporter) {
+void add_latency_row(const LatencyRow& row, bool with_energy, Reporter& reporter) {
   Json json = row_json(row);
+  const double tokens = reply_tokens_of(row);
+  if (with_energy) json["energy"] = energy_json(row.machine, tokens);
   reporter.line(json);
   reporter.document()["latency"].push_back(std::move(json));
   reporter.text(reporter.format() == OutputFormat::Text
                     ? text_of(row)
                     : table_line(cells_of(row), reporter.format()));
+  if (with_energy && reporter.format() == OutputFormat::Text) {
+    reporter.text(fmt::format("  energy        {}{}\n", energy_text(row.machine, tokens),
+                              row.machine.joules ? "; prompts included" : ""));
+  }
 }
 
-void end_latency_report(const std::vector<LatencyRow>& rows, Output* plot, Reporter& reporter) {
+void end_latency_report(const std::vector<LatencyRow>& rows, const Roofline& roofline, Output* plot,
+                        Reporter& reporter) {
   if (reporter.format() == OutputFormat::Text) {
     reporter.text(
         "\nfirst token: text, tokens, prompt, first draw (of a batch, the last one's). each token: "
@@ -220,7 +255,7 @@ void end_latency_report(const std::vector<LatencyRow>& rows, Output* plot, Repor
         {fmt::format("prompt {}, depth {}, batch {}", row.prompt_tokens, row.depth, row.batch),
          row.samples.back().steps, histogram(all_steps(row))});
   }
-  plot->write(latency_plot(series));
+  plot->write(latency_plot(series, &roofline));
   plot->finish();
 }
 

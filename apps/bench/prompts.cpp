@@ -57,12 +57,12 @@ Json measure(Backend& backend, const Model& model, const PrefillBenchOptions& op
 
 std::string line_of(const Json& row) {
   const auto number = [&](const char* key) { return row[key].get<double>(); };
-  std::string line = fmt::format("{:>8} {:>7} {:>14.2f} {:>10.0f} {:>12.1f} {:>9.3f}",
+  std::string line = fmt::format("{:>8} {:>7} {:>14.2f} {:>10.0f} {:>12.1f} {:>9.4g}",
                                  row["prompts"].get<std::string>(), row["tokens"].get<int>(),
                                  number("first_token_ms"), number("tokens_per_second"),
-                                 number("us_layer"), number("flops_per_second") / 1e15);
+                                 number("us_layer"), number("flops_per_second") / 1e12);
   if (row.contains("of_roof")) line += fmt::format(" {:>6.1f} %", 100 * number("of_roof"));
-  return line + '\n';
+  return line;
 }
 
 }  // namespace
@@ -79,24 +79,26 @@ void check_prompts(const std::vector<PromptPack>& packs, const ModelConfig& conf
 
 void bench_prompts(Backend& backend, const Model& model, const std::vector<PromptPack>& packs,
                    const KvCacheOptions& kv_cache, const SamplingParams& sampling,
-                   Reporter& reporter) {
-  check_prompts(packs, model.config());
+                   MachineWatch& watch, Reporter& reporter) {
   const double product_roof = backend.measure_product_roof();
   Json& document = reporter.document();
   if (product_roof > 0) {
     document["product_roof_flops_per_second"] = product_roof;
-    reporter.text(fmt::format("tensor cores, nothing but products of E4M3: {:.3f} PFLOP/s\n",
-                              product_roof / 1e15));
+    reporter.text(fmt::format("tensor cores, nothing but products of E4M3: {:.4g} TFLOP/s\n",
+                              product_roof / 1e12));
   }
   reporter.text(fmt::format("{:>8} {:>7} {:>14} {:>10} {:>12} {:>9}{}\n", "prompts", "tokens",
-                            "first token ms", "tokens/s", "us a layer", "PFLOP/s",
+                            "first token ms", "tokens/s", "us a layer", "TFLOP/s",
                             product_roof > 0 ? "  of roof" : ""));
   document["prompts"] = Json::array();
   for (const PromptPack& pack : packs) {
-    const Json row = measure(backend, model, {pack, kv_cache, sampling}, product_roof);
-    document["prompts"].push_back(row);
+    watch.begin();
+    Json row = measure(backend, model, {pack, kv_cache, sampling}, product_roof);
+    const MachineState machine = watch.end();
+    row["machine"] = machine_json(machine);
     reporter.line(row);
-    reporter.text(line_of(row));
+    reporter.text(line_of(row) + marks_text(machine) + '\n');
+    document["prompts"].push_back(std::move(row));
   }
 }
 

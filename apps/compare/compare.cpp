@@ -9,7 +9,7 @@
 #include "apps/flag_groups.h"
 #include "apps/generation.h"
 #include "apps/model_session.h"
-#include "apps/prompt.h"
+#include "apps/request_prompt.h"
 #include "apps/signals.h"
 #include "apps/text_input.h"
 #include "apps/wide_text.h"
@@ -79,9 +79,12 @@ ComparedPrompt prompt_of(const CompareOptions& o, const OpenedModel& model) {
                              false};
   InputText input = read_text(o.prompt.prompt, o.prompt.interpret_escapes,
                               most_prompt_bytes(tokenizer, limits.tokens), " into the context");
+  ReplyOptions reply;  // nothing is truncated
+  reply.max_new_tokens = o.max_new_tokens;
+  const RequestForm request{o.form, reply, tokenizer, limits};
   ComparedPrompt prompt;
   if (o.form.raw) {
-    prompt.ids = encode_raw(tokenizer, input.text, o.form.parse_special.value_or(true));
+    prompt.ids = raw_prompt_ids(request, input.text);
   } else {
     if (input.from_stream) drop_final_newline(input.text);
     prompt.chat_template = resolve_chat_template(o.form.chat_template, model.folder.path);
@@ -90,9 +93,8 @@ ComparedPrompt prompt_of(const CompareOptions& o, const OpenedModel& model) {
       messages.push_back({"system", read_system_prompt(o.prompt, tokenizer, limits)});
     }
     messages.push_back({"user", input.text});
-    prompt.ids = encode_chat(*prompt.chat_template, messages, chat_options(o.form), tokenizer);
+    prompt.ids = chat_prompt_ids(request, *prompt.chat_template, std::move(messages));
   }
-  require_room(prompt.ids.size(), limits);
   return prompt;
 }
 

@@ -1,4 +1,7 @@
 // fut bench --end-to-end: what its report holds in each form, and the comparison of two.
+#include <map>
+#include <set>
+
 #include "tests/cli/fut_process.h"
 
 namespace fut::test {
@@ -98,6 +101,17 @@ TEST_F(BenchLatency, OneTokenIsAReplyWithoutRates) {
   EXPECT_EQ(result.out.find("inf"), std::string::npos);
 }
 
+TEST_F(BenchLatency, WithoutAPromptItIsDecodeAlone) {
+  for (const char* depth : {"0", "32"}) {
+    const ProcessResult result = bench({"-p", "0", "-n", "4", "--n-depth", depth, "-o", "json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto row = json_of(result).at("latency").at(0);
+    EXPECT_EQ(row.at("prompt_tokens"), 0);
+    EXPECT_GT(row.at("tpot_ms").at("mean").get<double>(), 0);
+    for (const char* bad : {"inf", "nan"}) EXPECT_EQ(result.out.find(bad), std::string::npos);
+  }
+}
+
 TEST_F(BenchLatency, ReportsAreCompared) {
   const nlohmann::json row = {
       {"prompt_tokens", 8}, {"reply_tokens", 4}, {"depth", 0}, {"batch", 1}, {"noisy", false}};
@@ -133,6 +147,70 @@ TEST_F(BenchLatency, APictureIsDrawn) {
   EXPECT_TRUE(svg.starts_with("<svg"));
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+  expect_mentions(svg, {"roofline", "attention: ", "ms between tokens", "prefers-color-scheme"});
+}
+
+TEST_F(BenchLatency, TellsWhatTheMachineDid) {
+  const ProcessResult result = bench({"-p", "8", "-n", "4", "--energy", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto row = json_of(result).at("latency").at(0);
+  for (const char* key : {"throttled", "shared", "slowed_by", "others"}) {
+    EXPECT_TRUE(row.at("machine").contains(key)) << key;
+  }
+  EXPECT_EQ(row.at("machine").at("shared"), !row.at("machine").at("others").empty());
+  const auto& energy = row.at("energy");  // null where the machine does not tell
+  if (!energy.is_null()) {
+    EXPECT_EQ(energy.at("tokens"), 4 * row.at("repetitions").get<int>());
+    EXPECT_GT(energy.at("joules_per_token").get<double>(), 0);
+  }
+  EXPECT_FALSE(
+      json_of(bench({"-p", "8", "-n", "2", "-o", "json"})).at("latency").at(0).contains("energy"));
+  expect_mentions(bench({"-p", "8", "-n", "2", "--energy"}).out, {"  energy  "});
+}
+
+TEST_F(BenchLatency, MarksOfTheMachineAreRememberedInComparisons) {
+  nlohmann::json row = {
+      {"prompt_tokens", 8}, {"reply_tokens", 4}, {"depth", 0}, {"batch", 1}, {"noisy", false}};
+  row["samples"] = {{"ttft_ms", {1, 1.1, 0.9}}, {"tpot_ms", {1, 1.1, 0.9}}};
+  write_file(file("old.json"), nlohmann::json({{"latency", {row}}}).dump());
+  row["machine"] = {{"throttled", true}, {"shared", true}};
+  write_file(file("new.json"), nlohmann::json({{"latency", {row}}}).dump());
+  expect_mentions(fut({"bench", "--compare", file("old.json"), file("new.json")}).out,
+                  {"a run was throttled and shared, measure again"});
+}
+
+TEST_F(BenchLatency, TheOpsOfAStepAreShownBesideTheRoof) {
+  const ProcessResult result = bench({"-p", "8", "-n", "2", "-v"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_mentions(result.out,
+                  {"ops of a decode step", "gate_up_swiglu", "attention", "lm_head", "%"});
+}
+
+// What a machine does between two runs is no difference of theirs: where the verdict sees one, runs that
+// follow in turn must not see it again in the same direction.
+TEST_F(BenchLatency, TwoRunsAgree) {
+  const auto measured = [&](const std::string& name) {
+    const ProcessResult result = fut(
+        {"bench", "--end-to-end", "-m", model, "-p", "8", "-n", "16", "-r", "20", "-o", "json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    write_file(file(name), result.out);
+  };
+  std::map<std::string, std::set<std::string>> verdicts;
+  constexpr int kMostTurns = 4;
+  for (int turn = 0; turn < kMostTurns; ++turn) {
+    measured("old.json");
+    measured("new.json");
+    const auto c =
+        json_of(fut({"bench", "--compare", file("old.json"), file("new.json"), "-o", "json"}));
+    bool agree = true;
+    for (const auto& metric : c.at("comparison").at(0).at("metrics")) {
+      auto& seen = verdicts[metric.at("metric")];
+      seen.insert(metric.at("verdict"));
+      agree = agree && (seen.contains("no difference seen") || seen.size() == 2);
+    }
+    if (agree) return;
+  }
+  FAIL() << "two runs of the same differ in the same direction " << kMostTurns << " times";
 }
 
 TEST_F(BenchLatency, APictureThatCannotBeWrittenIsFoundFirst) {
@@ -146,7 +224,10 @@ TEST_F(BenchLatency, APictureThatCannotBeWrittenIsFoundFirst) {
 
 TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   expect_failure(fut({"bench", "-m", model, "-o", "csv"}), 2, {"csv", "--end-to-end"});
-  expect_failure(fut({"bench", "-m", model, "--plot", "x.svg"}), 2, {"--plot"});
+  expect_failure(fut({"bench", "-m", model, "--prompts", "8", "--plot", "x.svg"}), 2,
+                 {"--plot", "--prompts", "exclude"});
+  expect_failure(fut({"bench", "-m", model, "--prompts", "8", "--energy"}), 2,
+                 {"--energy", "--prompts", "exclude"});
   expect_failure(bench({"-b", "2"}), 2, {"-b", "--end-to-end", "exclude"});
   expect_failure(bench({"--compare", "a", "b"}), 2, {"--compare", "--end-to-end", "exclude"});
   expect_failure(bench({"--prompts", "16"}), 2, {"--prompts", "--end-to-end", "exclude"});
@@ -159,7 +240,7 @@ TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   }
   expect_failure(fut({"bench", model}), 2, {model, "belongs to no flag", "-m"});
   expect_failure(bench({"-p", "5000"}), 2, {"5065", "1024"});
-  expect_failure(bench({"-p", "0"}), 2, {"-p", "0"});
+  expect_failure(bench({"-p", "-1"}), 2, {"-p", "-1"});
   expect_failure(bench({"-p", "2147483647"}), 2, {"2147483712", "1024"});
   expect_failure(bench({"-n", "2147483647", "--n-depth", "2147483647"}), 2, {"4294967423", "1024"});
   expect_failure(bench({"--n-batch", "2", "--n-depth", "16"}), 2, {"--n-depth", "--n-batch is 2"});

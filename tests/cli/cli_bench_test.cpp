@@ -1,4 +1,6 @@
 // fut bench: what it reports, in which form, and what it refuses.
+#include <map>
+
 #include "tests/cli/quantized_case.h"
 
 namespace fut::test {
@@ -65,6 +67,36 @@ TEST(Bench, TakesAModelAndShowsItsOps) {
   EXPECT_EQ(bytes, r.at("step").at("bytes").get<std::int64_t>());
 }
 
+TEST(Bench, ShowsTheMachineAndDrawsStepsWithTheRoofline) {
+  const TempFolder folder;
+  const std::string picture = (folder.path() / "steps.svg").string();
+  const ProcessResult result = bench({"--dummy", config_file(folder), "--precision", "bf16",
+                                      "--energy", "--plot", picture, "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto r = json_of(result);
+  EXPECT_TRUE(r.at("machine").contains("throttled"));
+  EXPECT_TRUE(r.contains("energy"));
+  EXPECT_FALSE(r.contains("ops"));
+  expect_mentions(read_file(picture), {"decode step, depth 20", "roofline",
+                                       "o_proj: ", "lm_head: ", "% of the roof", "</svg>\n"});
+}
+
+TEST(Bench, OperationsAreThoseOfTheShape) {
+  const TempFolder folder;
+  const auto r = json_of(bench(
+      {"--dummy", config_file(folder), "--precision", "bf16", "-b", "3", "-v", "-o", "json"}));
+  std::map<std::string, double> flops;
+  for (const auto& op : r.at("ops")) flops[op.at("name")] = op.at("flops");
+  // Two layers of width 128 and 256 with two heads of 64 dims and one of keys, for 3 sequences.
+  const double products = 2.0 * 2 * 3;
+  EXPECT_EQ(flops.at("qkv_rope_append"), products * 128 * 4 * 64);
+  EXPECT_EQ(flops.at("o_proj"), products * 128 * 128);
+  EXPECT_EQ(flops.at("gate_up_swiglu"), products * 128 * 512);
+  EXPECT_EQ(flops.at("down_proj"), products * 128 * 256);
+  EXPECT_EQ(flops.at("lm_head"), 2.0 * 3 * 128 * 300);
+  EXPECT_EQ(flops.at("attention"), 2.0 * 3 * 4 * 2 * 64 * 21);
+}
+
 TEST(Bench, ServesWhatLinesAskFor) {
   const TempFolder folder;
   const ProcessResult result =
@@ -128,7 +160,7 @@ TEST(Bench, MeasuresPromptsToTheirFirstTokensAndByTheLayer) {
   const ProcessResult text = fut({"bench", "--device", "cpu", "--dummy", config_file(folder),
                                   "--precision", "bf16", "--prompts", "16"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  expect_mentions(text.out, {"first token ms", "PFLOP/s", "\n      16      16"});
+  expect_mentions(text.out, {"first token ms", "TFLOP/s", "\n      16      16"});
 }
 
 TEST(Bench, ServesAPackOfPrompts) {
@@ -189,19 +221,20 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
     std::vector<std::string> words;
     int exit_code;
     const char* part;
-  } cases[] = {{{"--dummy", config, "--precision", "f32", "-d", "3"}, 2, "random weights"},
-               {{"--dummy", config, "--precision", "bf16", "-d", "512"}, 2, "512 positions"},
-               {{"--dummy", "/none.json", "--precision", "bf16"}, 3, "/none.json"},
-               {{"--dummy", config, "-r", "0"}, 2, "-r"},
-               {{"--dummy", config, "--precision", "bf16", "--serve"}, 2, "-o jsonl"},
-               {{"--dummy", config, "--serve", "-r", "5"}, 2, "--serve and -r"},
-               {{"--dummy", config, "--prompts", "4x"}, 2, "4x"},
-               {{"--dummy", config, "--prompts", "12,,12"}, 2, "12,,12"},
-               {{"--dummy", config, "--prompts", "-1"}, 2, "--prompts"},
-               {{"--dummy", config, "--precision", "bf16", "--prompts", "512"}, 2, "512 positions"},
-               {{"--dummy", config, "--prompts", "5", "-d", "3"}, 2, "--prompts and -d"},
-               {{"--dummy", config, "--prompts", "5,6", "--serve"}, 2, "--serve"},
-               {{"--layers", "3"}, 2, "--layers goes with --dummy"}};
+  } cases[] = {
+      {{"--dummy", config, "--precision", "f32", "-d", "3"}, 2, "random weights"},
+      {{"--dummy", config, "--precision", "bf16", "-d", "512"}, 2, "512 positions"},
+      {{"--dummy", "/none.json", "--precision", "bf16"}, 3, "/none.json: there is no such file"},
+      {{"--dummy", config, "-r", "0"}, 2, "-r"},
+      {{"--dummy", config, "--precision", "bf16", "--serve"}, 2, "-o jsonl"},
+      {{"--dummy", config, "--serve", "-r", "5"}, 2, "--serve and -r"},
+      {{"--dummy", config, "--prompts", "4x"}, 2, "4x"},
+      {{"--dummy", config, "--prompts", "12,,12"}, 2, "12,,12"},
+      {{"--dummy", config, "--prompts", "-1"}, 2, "--prompts"},
+      {{"--dummy", config, "--precision", "bf16", "--prompts", "512"}, 2, "512 positions"},
+      {{"--dummy", config, "--prompts", "5", "-d", "3"}, 2, "--prompts and -d"},
+      {{"--dummy", config, "--prompts", "5,6", "--serve"}, 2, "--serve"},
+      {{"--layers", "3"}, 2, "--layers goes with --dummy"}};
   for (const auto& c : cases) {
     std::vector<std::string> words = {"bench", "--device", "cpu"};
     words.insert(words.end(), c.words.begin(), c.words.end());

@@ -1,18 +1,11 @@
 // The commands of a chat, given by a script: what each changes, and what a command that fails leaves.
-#include "tests/cli/fut_process.h"
+#include "tests/cli/chat_case.h"
 
 namespace fut::test {
 namespace {
 
-class ChatCommands : public ::testing::Test {
+class ChatCommands : public ChatCase {
  protected:
-  static void SetUpTestSuite() {
-    script = std::make_unique<Script>();
-    script->say("\n\n", {"Hi", "<|eot_id|>"});
-    model = script->write();
-  }
-  static void TearDownTestSuite() { script.reset(); }
-
   ProcessResult chat(const std::string& input, std::vector<std::string> more = {}) {
     std::vector<std::string> words = {"chat", "-m", model};
     words.insert(words.end(), more.begin(), more.end());
@@ -20,22 +13,13 @@ class ChatCommands : public ::testing::Test {
     options.environment = {{"EDITOR", std::nullopt}, {"VISUAL", std::nullopt}};
     return fut(std::move(words), std::move(options));
   }
-  [[nodiscard]] std::string file(const std::string& name) const {
-    return (folder.path() / name).string();
-  }
   [[nodiscard]] nlohmann::json saved(const std::string& name) const {
     return nlohmann::json::parse(read_file(file(name)));
   }
   static int prompt_tokens(const nlohmann::json& reply) {
     return reply.at("timings").at("prompt_tokens");
   }
-
-  static std::unique_ptr<Script> script;
-  static std::string model;
-  TempFolder folder;
 };
-std::unique_ptr<Script> ChatCommands::script;
-std::string ChatCommands::model;
 
 TEST_F(ChatCommands, HelpListsAllOfThem) {
   const ProcessResult help = chat("/help\n");

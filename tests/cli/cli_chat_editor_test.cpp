@@ -2,7 +2,7 @@
 // characters, a changed size, Ctrl-C, and what happens at the end of the context.
 #include <csignal>
 
-#include "tests/cli/fut_process.h"
+#include "tests/cli/chat_case.h"
 
 namespace fut::test {
 namespace {
@@ -15,21 +15,8 @@ std::string pasted(const std::string& text) {
   return "\033[200~" + text + "\033[201~";
 }
 
-class ChatEditor : public ::testing::Test {
+class ChatEditor : public ChatCase {
  protected:
-  static void SetUpTestSuite() {
-    script = std::make_unique<Script>();
-    script->say("\n\n", {"Hi", "<|eot_id|>"});
-    model = script->write();
-    endless = std::make_unique<Script>();
-    endless->say("\n\n", {"tick", "-", "tock", "tick"});
-    endless->model.files.max_position_embeddings = 8192;
-    endless_model = endless->write();
-  }
-  static void TearDownTestSuite() {
-    script.reset();
-    endless.reset();
-  }
   [[nodiscard]] ProcessOptions options(const std::string& which,
                                        std::vector<std::string> more = {}) const {
     ProcessOptions o;
@@ -43,9 +30,6 @@ class ChatEditor : public ::testing::Test {
                      {"LC_ALL", "C"},
                      {"NO_COLOR", "1"}};  // so that the prompt is "> " in one piece
     return on_cpu_in_f32(std::move(o));
-  }
-  [[nodiscard]] std::string file(const std::string& name) const {
-    return (folder.path() / name).string();
   }
   [[nodiscard]] std::filesystem::path history() const {
     return folder.path() / "state" / "fut" / "chat_history";
@@ -66,13 +50,7 @@ class ChatEditor : public ::testing::Test {
     const auto talk = nlohmann::json::parse(read_file(file("said.json")));
     return talk.at(talk.size() - 2).at("content");
   }
-
-  static std::unique_ptr<Script> script, endless;
-  static std::string model, endless_model;
-  TempFolder folder;
 };
-std::unique_ptr<Script> ChatEditor::script, ChatEditor::endless;
-std::string ChatEditor::model, ChatEditor::endless_model;
 
 TEST_F(ChatEditor, LinesCanBeEdited) {
   EXPECT_EQ(said(std::string("helo") + kLeft + "l" + kEnter), "hello");

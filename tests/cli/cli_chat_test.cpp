@@ -1,27 +1,13 @@
 // `fut chat`: lines in, replies out, in a script and on a terminal; how it ends.
 #include <csignal>
 
-#include "tests/cli/fut_process.h"
+#include "tests/cli/chat_case.h"
 
 namespace fut::test {
 namespace {
 
-// Answers "Hi" to everything.
-class Chat : public ::testing::Test {
+class Chat : public ChatCase {
  protected:
-  static void SetUpTestSuite() {
-    script = std::make_unique<Script>();
-    script->say("\n\n", {"Hi", "<|eot_id|>"});
-    model = script->write();
-    endless = std::make_unique<Script>();
-    endless->say("\n\n", {"tick", "-", "tock", "tick"});
-    endless->model.files.max_position_embeddings = 8192;  // long enough to be interrupted
-    endless_model = endless->write();
-  }
-  static void TearDownTestSuite() {
-    script.reset();
-    endless.reset();
-  }
   static ProcessResult chat(std::string input, std::vector<std::string> more = {}) {
     std::vector<std::string> words = {"chat", "-m", model};
     words.insert(words.end(), more.begin(), more.end());
@@ -35,11 +21,7 @@ class Chat : public ::testing::Test {
     options.environment = {{"TERM", "dumb"}};
     return options;
   }
-  static std::unique_ptr<Script> script, endless;
-  static std::string model, endless_model;
 };
-std::unique_ptr<Script> Chat::script, Chat::endless;
-std::string Chat::model, Chat::endless_model;
 
 TEST_F(Chat, AnswersEveryLineOnce) {
   expect_success(chat("hello\n"), "Hi\n");

@@ -69,6 +69,7 @@ TEST_F(SamplingFlags, ExtremesThatRunWithoutFault) {
            {"--temp", "1", "--repeat-penalty", "1e30"},
            {"--temp", "1", "--repetition-penalty", "1", "--repeat-last-n", "-1"},
            {"--temp", "1", "--presence-penalty", "-2", "--frequency-penalty", "2"},
+           {"--temp", "1", "--repeat-penalty", "1e30"},
            {"--temp", "1", "--sampler-order", "hf"}}) {
     std::vector<std::string> all = flags;
     all.insert(all.end(), {"--seed", "1", "-o", "json", "--logprobs", "5"});

@@ -87,9 +87,95 @@ TEST(Completions, WhatStandsForSomethingIsNoWord) {
   }
 }
 
+// Where a shell is; empty: it is not.
+std::string shell_at(const std::string& name) {
+  const std::string path = bash("command -v " + name + " || true");
+  return path.substr(0, path.find('\n'));
+}
+
+// A terminal with zsh, in which fut prints its words. The file is found by name, so that the first Tab reads it.
+TEST(Completions, ZshCompletesCommandsFlagsAndChoices) {
+  const std::string zsh = shell_at("zsh");
+  if (zsh.empty()) GTEST_SKIP() << "zsh is not here";
+  const TempFolder folder;
+  write_file(folder / "_fut", out_of({"completions", "zsh"}));
+  write_file(folder / ".zshrc", "fpath=(" + folder.path().string() +
+                                    " $fpath)\nautoload -Uz compinit\ncompinit -u -D\n"
+                                    "fut() { print -r -- \"GOT $*.\" }\nPS1='ready> '\n");
+  write_file(folder / "only.json", "{}");
+  ProcessOptions options;
+  options.arguments = {"-i"};
+  options.input_kind = ProcessOptions::Input::Terminal;
+  options.output_kind = ProcessOptions::Output::Terminal;
+  options.error_to_terminal = true;
+  options.environment = {{"ZDOTDIR", folder.path().string()}, {"TERM", "dumb"}};
+  Process process(zsh, options);
+  ASSERT_TRUE(process.wait_for_terminal("ready> "));
+  const std::string file = (folder / "only.json").string();
+  const struct {
+    std::string typed, got;
+  } cases[] = {
+      {"fut run --precis\ti\t", "GOT run --precision int4."},
+      {"fut cha\t", "GOT chat."},
+      {"fut completions z\t", "GOT completions zsh."},
+      {"fut bench --n-ba\t", "GOT bench --n-batch."},
+      {"fut run --resu\t--device cp\t", "GOT run --resume --device cpu."},
+      {"fut run -i " + file.substr(0, file.size() - 7) + "\t", "GOT run -i " + file + "."}};
+  for (const auto& c : cases) {
+    process.write(c.typed + "\r");
+    EXPECT_TRUE(process.wait_for_terminal(c.got)) << c.typed;
+  }
+  process.write("exit\r");
+  EXPECT_EQ(process.finish().exit_code, 0);
+}
+
+TEST(Completions, ZshTakesTheScriptAsTextToo) {
+  const std::string zsh = shell_at("zsh");
+  if (zsh.empty()) GTEST_SKIP() << "zsh is not here";
+  const TempFolder folder;
+  write_file(folder / "_fut", out_of({"completions", "zsh"}));
+  ProcessOptions options;
+  options.arguments = {"-f", "-c",
+                       "autoload -Uz compinit; compinit -u -D; . " + (folder / "_fut").string() +
+                           "; print -r -- $_comps[fut]"};
+  const ProcessResult result = run_process(zsh, options);
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.out, "_fut\n");
+}
+
+TEST(Completions, FishCompletesCommandsFlagsAndChoices) {
+  const std::string fish = shell_at("fish");
+  if (fish.empty()) GTEST_SKIP() << "fish is not here";
+  const TempFolder folder;
+  write_file(folder / "fut.fish", out_of({"completions", "fish"}));
+  // The words alone, without their descriptions.
+  const auto offered_by_fish = [&](const std::string& typed) {
+    ProcessOptions options;
+    options.arguments = {"--no-config", "-c",
+                         "source " + (folder / "fut.fish").string() + "; complete -C'" + typed +
+                             "' | string split -f1 \\t"};
+    options.environment = {{"HOME", folder.path().string()},
+                           {"XDG_CONFIG_HOME", (folder / "config").string()},
+                           {"XDG_DATA_HOME", (folder / "data").string()}};
+    const ProcessResult result = run_process(fish, options);
+    EXPECT_EQ(result.err, "") << typed;
+    return result.out;
+  };
+  EXPECT_EQ(offered_by_fish("fut cha"), "chat\n");
+  EXPECT_EQ(offered_by_fish("fut run --temp"), "--temp\n--temperature\n");
+  EXPECT_EQ(offered_by_fish("fut run --precision i"), "int4\n");
+  EXPECT_EQ(offered_by_fish("fut run -o j"), "json\njsonl\n");
+  EXPECT_EQ(offered_by_fish("fut completions z"), "zsh\n");
+  EXPECT_EQ(offered_by_fish("fut run -n "), "");
+  write_file(folder / "only.json", "{}");
+  EXPECT_EQ(offered_by_fish("fut run -i " + (folder / "on").string()),
+            (folder / "only.json").string() + "\n");
+}
+
 TEST(Completions, OtherShellsAreRefused) {
   expect_failure(fut({"completions", "tcsh"}), 2, {"tcsh", "bash", "zsh", "fish"});
-  expect_failure(fut({"completions"}), 2, {"bash", "zsh", "fish"});
+  expect_failure(fut({"completions"}), 2,
+                 {"--shell is missing", "fut completions bash", "zsh", "fish"});
 }
 
 TEST(ManualPage, HoldsAllCommandsAndFlags) {

@@ -204,6 +204,32 @@ TEST_F(WeightFiles, HarmlessOdditiesLoad) {
   EXPECT_EQ(run_model(model).exit_code, 0);
 }
 
+TEST_F(WeightFiles, AHeaderMayBePaddedWithBlanks) {
+  const fs::path model = write();
+  const std::string whole = read_file(model / "model.safetensors");
+  std::uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(whole[i]);
+  const std::string header = whole.substr(8, length) + std::string(16 - length % 8, ' ');
+  write_file(model / "model.safetensors",
+             with_length(header.size(), header + whole.substr(8 + length)));
+  EXPECT_EQ(run_model(model).exit_code, 0);
+}
+
+TEST_F(WeightFiles, ATensorThatNobodyNeedsMayBeMissingFromTheIndex) {
+  const fs::path model = write(3);
+  const nlohmann::json index =
+      nlohmann::json::parse(read_file(model / "model.safetensors.index.json"));
+  const std::string shard = index.at("weight_map").at("model.norm.weight");
+  std::vector<NamedTensor> kept;
+  for (const NamedTensor& tensor : tensors) {
+    if (index.at("weight_map").at(tensor.name) == shard) kept.push_back(tensor);
+  }
+  kept.push_back(kept.front());
+  kept.back().name = "model.of.something.else";
+  write_safetensors(model / shard, kept);
+  EXPECT_EQ(run_model(model).exit_code, 0);
+}
+
 // ---- the output head ---------------------------------------------------------------------------
 
 // The embedding is the unit matrix, so a tied model repeats the last token for ever while the head
@@ -223,6 +249,19 @@ TEST(OutputHeadOfModels, FollowsFlagAndFiles) {
   const ProcessResult both = run_head(true, true);
   expect_success(both, "x");
   expect_mentions(both.err, {"lm_head.weight"});
+}
+
+TEST(OutputHeadOfModels, AQuantisedOneLeavesTheEmbeddingAlone) {
+  Script script;
+  script.say("x", {"Hi", "<|eot_id|>"});
+  script.model.files.tie_word_embeddings = true;
+  script.model.files.write_head = false;
+  const std::string model = script.write();
+  for (const char* precision : {"int4", "fp8", "bf16"}) {
+    expect_success(fut({"run", "-m", model, "--raw", "-p", "x", "-n", "3", "--precision", precision,
+                        "--no-cache", "-q"}),
+                   "xxx");
+  }
 }
 
 TEST(OutputHeadOfModels, IsNeverGuessed) {

@@ -127,6 +127,62 @@ TEST(IntList, RefusesTheRestByName) {
   }
 }
 
+TEST(Pictures, ShowTheRooflineWithTheKernelsOnIt) {
+  const Roofline roofline{4e12, 1.6e15, {{"attention", 2, 4e12}, {"gate_up_swiglu", 800, 8e14}}};
+  const PlotSeries series{"one", {1, 2, 3}, histogram(Values{1, 2, 3})};
+  const std::string plot = latency_plot({&series, 1}, &roofline);
+  for (const char* part : {"roofline", "class=\"roof\"", "attention: 50.0 % of the roof",
+                           "gate_up_swiglu: 50.0 % of the roof", "operations a byte", "1 P"}) {
+    EXPECT_NE(plot.find(part), plot.npos) << part;
+  }
+  EXPECT_EQ(plot.find("nan"), plot.npos);
+  EXPECT_EQ(plot.find("inf"), plot.npos);
+  // The CPU has no second roof; nothing measured is said.
+  const Roofline slope{1e10, 0, {{"lm_head", 2, 3e9}}};
+  EXPECT_NE(latency_plot({}, &slope).find("lm_head: 15.0 % of the roof"), plot.npos);
+  const Roofline empty;
+  EXPECT_NE(latency_plot({}, &empty).find("nothing was measured"), plot.npos);
+}
+
+// "#abc" or "#aabbcc" as its relative luminance, as WCAG defines it.
+double luminance(std::string color) {
+  if (color.size() == 4) {
+    color = {'#', color[1], color[1], color[2], color[2], color[3], color[3]};
+  }
+  double sum = 0;
+  constexpr double kWeights[] = {0.2126, 0.7152, 0.0722};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double c = std::stoi(color.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
+    sum += kWeights[i] * (c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4));
+  }
+  return sum;
+}
+
+// The colour that a rule of a style sheet gives to a selector.
+std::string color_of(const std::string& style, const std::string& selector) {
+  const std::size_t rule = style.find(selector + "{");
+  if (rule == style.npos) return "none";
+  const std::size_t hash = style.find('#', rule);
+  return style.substr(hash, style.find_first_not_of("0123456789abcdef", hash + 1) - hash);
+}
+
+TEST(Pictures, AreReadableInLightAndDark) {
+  const std::string text = Svg(10, 10, "x").finish();
+  const std::size_t dark = text.find("@media(prefers-color-scheme:dark)");
+  ASSERT_NE(dark, text.npos);
+  // A picture brings its own ground: a page's may be of the other kind.
+  EXPECT_NE(text.find("<rect width=\"10\" height=\"10\" class=\"ground\"/>"), text.npos);
+  for (const std::string& style : {text.substr(0, dark), text.substr(dark)}) {
+    const double ground = luminance(color_of(style, ".ground"));
+    for (const char* what : {"text", ".axis", ".a", ".b", ".roof"}) {
+      const double other = luminance(color_of(style, what));
+      const double contrast = (std::max(ground, other) + 0.05) / (std::min(ground, other) + 0.05);
+      // WCAG 2.1: 4.5 for text, 3 for graphical objects.
+      EXPECT_GE(contrast, std::string(what) == "text" ? 4.5 : 3.0) << what << style;
+    }
+  }
+}
+
 TEST(Pictures, AreWholeAndEscaped) {
   Svg svg(10, 10, "a < b & \"c\"");
   svg.text(1, 1, "<script>");

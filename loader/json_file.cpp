@@ -10,7 +10,7 @@
 
 #include "kernels/error.h"
 #include "loader/describe.h"
-#include "loader/mapped_file.h"
+#include "loader/file_reader.h"
 
 namespace fut {
 namespace {
@@ -21,7 +21,7 @@ constexpr std::uint64_t kMaxFileBytes = 16U << 20;
 constexpr int kMaxDepth = 32;
 
 std::string read_text(const std::filesystem::path& path) {
-  const MappedFile file = MappedFile::open(path);
+  const FileReader file = FileReader::open(path);
   if (file.size() > kMaxFileBytes) {
     throw data_error("{}: has {} bytes, a file of this name has at most {}", path.string(),
                      file.size(), kMaxFileBytes);

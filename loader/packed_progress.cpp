@@ -7,7 +7,7 @@
 
 #include "kernels/error.h"
 #include "loader/crc32c.h"
-#include "loader/mapped_file.h"
+#include "loader/file_reader.h"
 #include "loader/partial_folder.h"
 
 namespace fut {
@@ -62,7 +62,7 @@ void write_progress(const std::filesystem::path& folder, const PackedProgress& p
 std::optional<PackedProgress> read_progress(const std::filesystem::path& folder) {
   std::vector<std::byte> bytes;
   try {
-    const MappedFile file = MappedFile::open(folder / kProgressName);
+    const FileReader file = FileReader::open(folder / kProgressName);
     bytes.resize(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);
   } catch (const Error&) {

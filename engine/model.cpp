@@ -53,6 +53,7 @@ class CheckpointLoading {
     model_.lm_head_ = checkpoint_.head_is_tied() && !folds()
                           ? model_.embed_tokens_
                           : matrix(checkpoint_.global(GlobalTensor::LmHead), final_norm.folded);
+    checkpoint_.require_unchanged();
     model_.arena_ = arena_.take();
     return std::move(model_);
   }

@@ -229,6 +229,7 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
   FolderQuantizer(checkpoint, config, options, writer, counter, parallel_for)
       .run(backend, windows, card);
   writer.copy_companions(source);
+  checkpoint.require_unchanged();
   writer.finish(report_card_json(card));
   return card;
 }

@@ -70,9 +70,10 @@ std::string ReplyInProgress::take(const TokenEvent& event) {
   finish_ = event.finish;
   if (finish_ == FinishReason::Error) {
     reply_.error = fmt::format(
-        "the logits at position {} are not finite: the weights are damaged or "
-        "overflow in this precision (fut inspect and --check-tensors tell more)",
-        event.position);
+        "the logits of step {} of the reply, at position {}, are not finite: the weights are "
+        "damaged "
+        "or overflow in this precision (fut inspect and --check-tensors tell more)",
+        reply_.ids.size() + 1, event.position);
     return {};
   }
   if (reply_.ids.empty()) first_ = Clock::now();

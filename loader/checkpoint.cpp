@@ -258,6 +258,10 @@ void Checkpoint::read(const TensorInfo& info, std::span<std::byte> destination) 
   file->read(info, destination);
 }
 
+void Checkpoint::require_unchanged() const {
+  for (const Safetensors& file : files_) file.file().require_unchanged();
+}
+
 std::uint64_t Checkpoint::total_bytes() const {
   std::set<const TensorInfo*> in_use(layer_tensors_.begin(), layer_tensors_.end());
   in_use.insert(global_tensors_.begin(), global_tensors_.end());

@@ -53,6 +53,8 @@ class Checkpoint {
 
   // Copies a tensor that layer() or global() returned.
   void read(const TensorInfo& info, std::span<std::byte> destination) const;
+  // When all is read: throws Runtime where a file was written to since it was opened.
+  void require_unchanged() const;
 
   [[nodiscard]] std::uint64_t total_bytes() const;  // of the tensors in use, each counted once
   [[nodiscard]] const std::vector<Safetensors>& files() const { return files_; }

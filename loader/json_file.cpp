@@ -10,7 +10,7 @@
 
 #include "kernels/error.h"
 #include "loader/describe.h"
-#include "loader/mapped_file.h"
+#include "loader/file_reader.h"
 
 namespace fut {
 namespace {
@@ -29,7 +29,7 @@ void check_size(const std::filesystem::path& name, std::uint64_t bytes) {
 }
 
 std::string read_text(const std::filesystem::path& path) {
-  const MappedFile file = MappedFile::open(path);
+  const FileReader file = FileReader::open(path);
   check_size(path, file.size());
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));

@@ -57,7 +57,7 @@ bool PackedModel::is_packed(const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return false;
   try {
-    const MappedFile file = MappedFile::open(path);
+    const FileReader file = FileReader::open(path);
     std::vector<std::byte> start(static_cast<std::size_t>(std::min(file.size(), kLookedAt)));
     file.read(0, start);
     const std::string_view text = text_of(start);

@@ -8,7 +8,7 @@
 
 #include "kernels/error.h"
 #include "loader/crc32c.h"
-#include "loader/mapped_file.h"
+#include "loader/file_reader.h"
 #include "loader/partial_folder.h"
 
 namespace fut {
@@ -40,7 +40,7 @@ bool take(std::span<const std::byte>& rest, Container& values) {
 }
 
 // Whether the parts' lengths make the file's: before a file of any size is read whole.
-bool adds_up(const MappedFile& file) {
+bool adds_up(const FileReader& file) {
   // Key, complete tensors, chunks, state, checksum.
   constexpr std::array<std::uint64_t, 5> kElementBytes = {1, 8, 4, 1, 4};
   std::uint64_t rest = file.size();
@@ -79,7 +79,7 @@ void write_progress(const std::filesystem::path& folder, const PackedProgress& p
 std::optional<PackedProgress> read_progress(const std::filesystem::path& folder) {
   std::vector<std::byte> bytes;
   try {
-    const MappedFile file = MappedFile::open(folder / kProgressName);
+    const FileReader file = FileReader::open(folder / kProgressName);
     if (!adds_up(file)) return std::nullopt;
     bytes.resize(static_cast<std::size_t>(file.size()));
     file.read(0, bytes);

@@ -9,7 +9,7 @@
 
 #include "kernels/check.h"
 #include "loader/crc32c.h"
-#include "loader/mapped_file.h"
+#include "loader/file_reader.h"
 #include "loader/packed_model.h"
 #include "loader/packed_progress.h"
 #include "loader/safetensors.h"
@@ -26,7 +26,7 @@ constexpr std::uint64_t kReportPerTensor = 512;
 
 // Bytes begin .. end - 1 of a file, as many at a time as are well held.
 template <class Body>
-void for_each_piece(const MappedFile& file, std::uint64_t begin, std::uint64_t end,
+void for_each_piece(const FileReader& file, std::uint64_t begin, std::uint64_t end,
                     const Body& body) {
   constexpr std::uint64_t kPieceBytes = 1U << 20;
   std::vector<std::byte> bytes(kPieceBytes);
@@ -151,7 +151,7 @@ bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
   }
   resumed_tensors_ = static_cast<std::size_t>(progress->tensors);
   try {
-    const MappedFile file = MappedFile::open(abandoned / kModelFileName);
+    const FileReader file = FileReader::open(abandoned / kModelFileName);
     const std::uint64_t begin = kSafetensorsPrefixBytes + header_bytes_;
     const std::uint64_t end = begin + first_bytes(tensors_, resumed_tensors_);
     if (file.size() < end) return false;
@@ -228,7 +228,7 @@ void PackedWriter::append(std::string_view tensor, std::span<const std::byte> by
 
 void PackedWriter::copy_companions(const std::filesystem::path& source) {
   for (const std::string& name : list_companions(source)) {
-    const MappedFile from = MappedFile::open(source / name);
+    const FileReader from = FileReader::open(source / name);
     OutputFile to(partial_->path() / name, from.size());
     for_each_piece(from, 0, from.size(),
                    [&](std::span<const std::byte> piece) { to.write(piece); });

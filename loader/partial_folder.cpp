@@ -53,11 +53,19 @@ std::uint64_t free_bytes(const std::filesystem::path& path) {
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
 
+// 0 or an error number. A signal is no reason to give up.
+int fsync_whole(int descriptor) {
+  while (::fsync(descriptor) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
 // A folder's entries are on the disk only after this. Some file systems have no such call.
 void sync_folder(const std::filesystem::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;  // a folder that can be written and not read
-  const int error_number = ::fsync(descriptor) == 0 ? 0 : errno;
+  const int error_number = fsync_whole(descriptor);
   ::close(descriptor);
   if (error_number == 0 || error_number == EINVAL || error_number == EROFS) return;
   throw runtime_failure("{}: cannot be brought onto the disk: {}; {}", folder.string(),
@@ -189,7 +197,9 @@ void OutputFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
 }
 
 void OutputFile::close() {
-  if (::fsync(descriptor_) != 0) fail("cannot be brought onto the disk", 0, errno);
+  if (const int error_number = fsync_whole(descriptor_); error_number != 0) {
+    fail("cannot be brought onto the disk", 0, error_number);
+  }
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("cannot be closed", 0, errno);
 }
 

@@ -30,12 +30,14 @@ constexpr std::array<FormatType, 20> kFormatTypes = {{
     {"F6_E3M2", 6, std::nullopt}, {"F4", 4, std::nullopt},
 }};
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+std::string read_text(const FileReader& file, std::uint64_t begin, std::uint64_t count) {
+  std::string text(static_cast<std::size_t>(count), '\0');
+  file.read(begin, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 // The header's length, checked against the file. Throws Data.
-std::uint64_t header_length(const MappedFile& file) {
+std::uint64_t header_length(const FileReader& file) {
   const std::string path = file.path().string();
   if (file.size() == 0) {
     throw data_error(
@@ -43,14 +45,14 @@ std::uint64_t header_length(const MappedFile& file) {
         "again",
         path);
   }
-  const std::string_view start =
-      text_of(file.bytes().first(std::min<std::uint64_t>(file.size(), 256)));
+  const std::string start = read_text(file, 0, std::min<std::uint64_t>(file.size(), 256));
   const std::string_view known = looks_like(start);
   if (file.size() < kSafetensorsPrefixBytes) {
     throw data_error("{}: has {} bytes, the header length alone takes {}; {}", path, file.size(),
                      kSafetensorsPrefixBytes, known.empty() ? "the download is unfinished" : known);
   }
-  const std::uint64_t length = claimed_header_bytes(file.bytes().first<kSafetensorsPrefixBytes>());
+  const std::uint64_t length =
+      claimed_header_bytes(std::as_bytes(std::span(start)).first<kSafetensorsPrefixBytes>());
   const std::uint64_t room = file.size() - kSafetensorsPrefixBytes;
   if (length <= kMaxSafetensorsHeaderBytes && length <= room && length >= 2) return length;
 
@@ -68,7 +70,7 @@ std::uint64_t header_length(const MappedFile& file) {
 }
 
 // "X: ... (file of N bytes, header of M bytes)": every complaint about a header ends like this.
-[[nodiscard]] Error bad_header(const MappedFile& file, std::uint64_t header_bytes,
+[[nodiscard]] Error bad_header(const FileReader& file, std::uint64_t header_bytes,
                                std::string_view problem) {
   return data_error("{}: {} (the file has {} bytes and claims a header of {} bytes)",
                     file.path().string(), problem, file.size(), header_bytes);
@@ -162,18 +164,21 @@ std::uint64_t claimed_header_bytes(std::span<const std::byte, kSafetensorsPrefix
 }
 
 Safetensors Safetensors::open(const std::filesystem::path& path) {
-  Safetensors result(MappedFile::open(path));
-  const MappedFile& file = result.file_;
+  return read_header(FileReader::open(path));
+}
+
+Safetensors Safetensors::read_header(FileReader opened) {
+  Safetensors result(std::move(opened));
+  const FileReader& file = result.file_;
   result.header_bytes_ = header_length(file);
   const std::uint64_t payload_begin = kSafetensorsPrefixBytes + result.header_bytes_;
-  const std::string_view text =
-      text_of(file.bytes().subspan(kSafetensorsPrefixBytes, result.header_bytes_));
+  const std::string text = read_text(file, kSafetensorsPrefixBytes, result.header_bytes_);
 
   SafetensorsHeader header;
   std::string problem;
   if (text.front() != '{') {
-    problem =
-        fmt::format("the header must begin with '{{', it begins with {}", quote(text.substr(0, 1)));
+    problem = fmt::format("the header must begin with '{{', it begins with {}",
+                          quote(std::string_view(text).substr(0, 1)));
   }
   // The JSON parser takes a NUL for the end of the text and would not look at what follows it.
   if (const std::size_t nul = text.find('\0'); problem.empty() && nul != text.npos) {

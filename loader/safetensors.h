@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/tensor.h"
-#include "loader/mapped_file.h"
+#include "loader/file_reader.h"
 
 namespace fut {
 
@@ -51,8 +51,10 @@ class Safetensors {
   // with file, size and claim; says what the file looks like (LFS pointer, web page, unfinished
   // download) where that can be told.
   static Safetensors open(const std::filesystem::path& path);
+  // The same of a file that is open already.
+  static Safetensors read_header(FileReader opened);
 
-  [[nodiscard]] const MappedFile& file() const { return file_; }
+  [[nodiscard]] const FileReader& file() const { return file_; }
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] std::uint64_t header_bytes() const { return header_bytes_; }
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }  // by offset
@@ -69,9 +71,9 @@ class Safetensors {
                  std::span<std::byte> destination) const;
 
  private:
-  explicit Safetensors(MappedFile file) : file_(std::move(file)) {}
+  explicit Safetensors(FileReader file) : file_(std::move(file)) {}
 
-  MappedFile file_;
+  FileReader file_;
   std::uint64_t header_bytes_ = 0;
   std::vector<TensorInfo> tensors_;
   std::vector<UnsupportedTensor> unsupported_;

@@ -11,8 +11,8 @@
 
 #include "kernels/error.h"
 #include "loader/describe.h"
+#include "loader/file_reader.h"
 #include "loader/json_file.h"
-#include "loader/mapped_file.h"
 #include "loader/safetensors.h"
 #include "loader/weight_files.h"
 
@@ -39,14 +39,14 @@ bool is_companion(std::string_view name) {
   return name.starts_with("LICENSE") || name.starts_with("USE_POLICY");
 }
 
-std::string read_text(const MappedFile& file, std::uint64_t begin, std::uint64_t count) {
+std::string read_text(const FileReader& file, std::uint64_t begin, std::uint64_t count) {
   std::string text(static_cast<std::size_t>(count), '\0');
   file.read(begin, std::as_writable_bytes(std::span(text)));
   return text;
 }
 
 // How much of the file stands for it in a quick look.
-std::uint64_t head_bytes(const MappedFile& file) {
+std::uint64_t head_bytes(const FileReader& file) {
   const std::uint64_t size = file.size();
   if (file.path().extension() != ".safetensors" || size < kSafetensorsPrefixBytes) {
     return std::min(size, kHeadBytes);
@@ -59,7 +59,7 @@ std::uint64_t head_bytes(const MappedFile& file) {
       size, length > kMaxSafetensorsHeaderBytes ? kHeadBytes : kSafetensorsPrefixBytes + length);
 }
 
-std::string content_hash(const MappedFile& file, const Sha256Function& sha256,
+std::string content_hash(const FileReader& file, const Sha256Function& sha256,
                          const ParallelFor& parallel_for) {
   const std::uint64_t pieces = (file.size() + kPieceBytes - 1) / kPieceBytes;
   std::vector<std::string> hashes(pieces);
@@ -87,7 +87,7 @@ SourceFile identify_file(const std::filesystem::path& folder, const std::string&
   SourceFile result;
   result.name = name;
   result.modified_ns = modified_ns(path);
-  const MappedFile file = MappedFile::open(path);
+  const FileReader file = FileReader::open(path);
   result.size = file.size();
   result.head = sha256(read_text(file, 0, head_bytes(file)));
   if (depth == IdentityDepth::Full) result.content = content_hash(file, sha256, parallel_for);

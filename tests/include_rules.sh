@@ -44,6 +44,16 @@ if grep -rnE "${sources[@]}" \
   broken=1
 fi
 
+# Intervals are those of clocks that nobody sets: a clock that jumps changes no timing and no timeout. Only the
+# date that a template writes is the user's own.
+if grep -rnE "${sources[@]}" \
+  'system_clock|high_resolution_clock|utc_clock|std::time\(|gettimeofday|CLOCK_REALTIME' \
+  kernels loader tokenizer engine apps tests |
+  grep -vE '^(tokenizer/chat_render|tests/unit/chat_template_test).cpp:'; then
+  echo 'a clock that can be set is no measure of time; std::chrono::steady_clock is one'
+  broken=1
+fi
+
 # Budgets: 600 lines a file, unless a line at its top says why ("longer than").
 while IFS= read -r file; do
   lines=$(wc -l <"$file")

@@ -50,9 +50,14 @@ std::string read_data_file(const std::filesystem::path& path) {
     throw data_error("{}: has {} bytes, more than the {} that any tokenizer file needs",
                      path.string(), size, kLargestFile);
   }
+  errno = 0;
   std::ifstream stream(path, std::ios::binary);
   std::string content(error ? 0 : static_cast<std::size_t>(size), '\0');
   if (stream) stream.read(content.data(), static_cast<std::streamsize>(content.size()));
+  if (stream.eof()) {
+    throw data_error("{}: has {} bytes where it had {}: something shortened it meanwhile",
+                     path.string(), stream.gcount(), size);
+  }
   if (!stream) {
     throw data_error("{}: cannot be read: {}", path.string(),
                      std::generic_category().message(errno));

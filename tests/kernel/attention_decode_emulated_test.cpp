@@ -9,6 +9,7 @@
 #include "kernels/numeric/formats.h"
 #include "tests/support/backends.h"
 #include "tests/support/dense_attention.h"
+#include "tests/support/far_cache.h"
 #include "tests/support/int4_cache.h"
 
 namespace fut::test {
@@ -120,6 +121,28 @@ TEST(AttentionDecodeEmulated, TakesEveryShape) {
 TEST(AttentionDecodeEmulated, GoesOverLongSequences) {
   for (const int length : {12304, 17000}) {
     expect_decode({2, 1, 64, 64, 64}, length, static_cast<std::uint32_t>(length), false);
+  }
+}
+
+// Position 65,569, in pages and slots with more than 2^32 bytes before them.
+TEST(AttentionDecodeEmulated, FindsPagesAndSlotsFarBehindTheFirst) {
+  const std::vector<CpuSetup> setups = cpu_setups();
+  Backend& backend = *setups.back().backend;
+  const AttentionShape shape = {2, 1, 64, 64, 64};
+  const Numbers numbers = random_numbers();
+  for (const int length : {300, 65536 + 33}) {
+    Int4CacheReference reference(shape, {length});
+    reference.store({{{0, 0, length - 1}}, DType::F32, DType::F16, {}}, numbers);
+    const Int4CacheBytes before = reference.bytes();
+    const AttentionStep step = decode_step({{0, length - 1, 1}});
+    const std::vector<Bounded> bounds = reference.run_bounded(step, numbers);
+    Int4Cache cache(backend, shape, {length});
+    cache.overwrite(before);
+    cache.use([&](const AttentionArgs& near) {
+      with_far_cache(near, [&](const AttentionArgs& far) { attend(far, {8, 8}, 3); });
+    });
+    EXPECT_TRUE(within_bounds(bounds, cache.run(step, numbers), {1, shape.q_cols()})) << length;
+    EXPECT_TRUE(cache.bytes() == reference.bytes()) << length;
   }
 }
 

@@ -155,6 +155,7 @@ void Process::connect_terminal(ChildStreams& child) {
   }
   const Terminal terminal = make_terminal();
   terminal_ = {terminal.master, &result_.terminal, 0};
+  require(::tcgetattr(terminal.master, &modes_before_) == 0, "tcgetattr");
   child.terminal = terminal.slave;
   child.to_close.push_back(terminal.slave);
 }
@@ -255,6 +256,14 @@ void Process::resize(int columns, int rows) const {
   size.ws_col = static_cast<unsigned short>(columns);
   size.ws_row = static_cast<unsigned short>(rows);
   require(::ioctl(terminal_.descriptor, TIOCSWINSZ, &size) == 0, "TIOCSWINSZ");
+}
+
+bool Process::terminal_is_as_before() const {
+  termios now = {};
+  require(::tcgetattr(terminal_.descriptor, &now) == 0, "tcgetattr");
+  return now.c_iflag == modes_before_.c_iflag && now.c_oflag == modes_before_.c_oflag &&
+         now.c_cflag == modes_before_.c_cflag && now.c_lflag == modes_before_.c_lflag &&
+         std::equal(std::begin(now.c_cc), std::end(now.c_cc), std::begin(modes_before_.c_cc));
 }
 
 void Process::send_signal(int signal) const {

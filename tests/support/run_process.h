@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <sys/types.h>
+#include <termios.h>
 #include <vector>
 
 namespace fut::test {
@@ -81,6 +82,9 @@ class Process {
   // The terminal's size from now on.
   void resize(int columns, int rows) const;
   [[nodiscard]] pid_t pid() const { return pid_; }
+  // Whether the terminal has the modes (echo, lines, signals, ...) that it had before the program began.
+  // The system restores them itself when the program is gone: for programs that a shell waits for.
+  [[nodiscard]] bool terminal_is_as_before() const;
 
   // Waits until `text` stands in what came after the last match on the named stream, and takes
   // everything up to its end as matched. False when the program ends or the time is over first.
@@ -118,6 +122,7 @@ class Process {
   int input_ = -1;  // our end of the pipe
   std::size_t fed_ = 0;
   Stream out_, err_, terminal_;
+  termios modes_before_ = {};
 };
 
 }  // namespace fut::test

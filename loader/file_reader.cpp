@@ -1,11 +1,9 @@
-// open, fstat, mmap and pread with words for what went wrong.
-#include "loader/mapped_file.h"
+// open, fstat and pread with words for what went wrong.
+#include "loader/file_reader.h"
 
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -32,62 +30,45 @@ std::string reason(int error_number) {
 
 }  // namespace
 
-MappedFile MappedFile::open(const std::filesystem::path& path) {
-  MappedFile file;
+FileReader FileReader::open(const std::filesystem::path& path) {
+  FileReader file;
   file.path_ = path;
   // Without O_NONBLOCK, opening a pipe of that name would wait for its writer for ever.
   file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.descriptor_ < 0) throw_cannot_open(path, errno);
 
-  struct stat status = {};
-  if (::fstat(file.descriptor_, &status) != 0) throw_cannot_open(path, errno);
-  if (S_ISDIR(status.st_mode)) {
+  if (::fstat(file.descriptor_, &file.opened_) != 0) throw_cannot_open(path, errno);
+  if (S_ISDIR(file.opened_.st_mode)) {
     throw data_error("{}: is a folder, a file is expected", path.string());
   }
-  if (!S_ISREG(status.st_mode)) {
+  if (!S_ISREG(file.opened_.st_mode)) {
     throw data_error("{}: is a device or a pipe, a regular file is expected", path.string());
   }
-  file.size_ = static_cast<std::uint64_t>(status.st_size);
-  if (file.size_ == 0) return file;  // an empty range cannot be mapped
-
-  void* mapping = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, file.descriptor_, 0);
-  if (mapping == MAP_FAILED) {
-    throw runtime_failure("{}: {} bytes cannot be mapped: {}", path.string(), file.size_,
-                          reason(errno));
-  }
-  file.mapping_ = mapping;
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
+FileReader::FileReader(FileReader&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      opened_(std::exchange(other.opened_, {})) {}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+FileReader& FileReader::operator=(FileReader&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
-  std::swap(mapping_, other.mapping_);
-  std::swap(size_, other.size_);
+  std::swap(opened_, other.opened_);
   return *this;
 }
 
-MappedFile::~MappedFile() {
-  if (mapping_ != nullptr) ::munmap(mapping_, size_);
+FileReader::~FileReader() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-std::span<const std::byte> MappedFile::bytes() const {
-  return {static_cast<const std::byte*>(mapping_), static_cast<std::size_t>(size_)};
-}
-
-void MappedFile::will_read(std::uint64_t offset, std::uint64_t bytes) const {
+void FileReader::will_read(std::uint64_t offset, std::uint64_t bytes) const {
   static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset),
                                     static_cast<off_t>(bytes), POSIX_FADV_WILLNEED));
 }
 
-void MappedFile::read(std::uint64_t offset, std::span<std::byte> destination) const {
+void FileReader::read(std::uint64_t offset, std::span<std::byte> destination) const {
   std::size_t done = 0;
   while (done < destination.size()) {
     const ssize_t n = ::pread(descriptor_, destination.data() + done, destination.size() - done,
@@ -103,10 +84,25 @@ void MappedFile::read(std::uint64_t offset, std::span<std::byte> destination) co
       throw runtime_failure(
           "{}: has {} bytes where data up to byte {} is expected; it had {} when "
           "it was opened, something shortened it meanwhile",
-          path_.string(), now.st_size, offset + destination.size(), size_);
+          path_.string(), now.st_size, offset + destination.size(), size());
     }
     done += static_cast<std::size_t>(n);
   }
+}
+
+void FileReader::require_unchanged() const {
+  struct stat now = {};
+  if (::fstat(descriptor_, &now) != 0) {
+    throw runtime_failure("{}: cannot be looked at: {}", path_.string(), reason(errno));
+  }
+  if (now.st_size == opened_.st_size && now.st_mtim.tv_sec == opened_.st_mtim.tv_sec &&
+      now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec) {
+    return;
+  }
+  throw runtime_failure(
+      "{}: was written to while it was read ({} bytes then, {} now), so that parts of it may not "
+      "belong together; wait until it is complete and try again",
+      path_.string(), size(), now.st_size);
 }
 
 }  // namespace fut

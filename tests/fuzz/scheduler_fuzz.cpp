@@ -240,13 +240,13 @@ class Run {
     const SequenceId last = *in_step.rbegin();
     int budget = limits_.max_prefill_tokens;
     for (const auto& [id, request] : live_) {
-      if (id > last) break;
       if (in_step.contains(id)) {
         const auto at = static_cast<std::size_t>(
             std::find(b.sequences.begin(), b.sequences.end(), id) - b.sequences.begin());
         budget -= b.q_indptr[at + 1] - b.q_indptr[at];
         continue;
       }
+      if (id > last && !request.raw_slot) break;  // it may wait, and so do those behind it
       require(b.kind == Batch::Kind::Prefill, "overtaken");
       if (request.raw_slot && request.cached >= request.num_prompt) continue;
       const int cached = request.raw_slot ? request.cached : scheduler_.reused_tokens(id);

@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "apps/flag_groups.h"
+#include "apps/json_input.h"
 #include "apps/suggest.h"
 #include "kernels/error.h"
+#include "tokenizer/data_file.h"
 
 namespace fut::app {
 namespace {
@@ -40,8 +42,7 @@ class RowParser {
   }
 
   BatchRow parse(std::string_view line) {
-    const Json object = Json::parse(line, nullptr, false);
-    if (object.is_discarded()) throw data_error("{}: the line is not JSON", place_);
+    const Json object = parse_json_input(line, place_ + ": the line");
     if (!object.is_object()) {
       throw data_error("{}: the line is {}, an object is wanted", place_, object.type_name());
     }
@@ -98,7 +99,7 @@ class RowParser {
     const std::string source = fmt::format("{}: \"{}\"", place_, key);
     if (flag.value.empty()) {
       if (!value.is_boolean()) {
-        throw usage_error("{}: '{}' is neither true nor false", source, value.dump());
+        throw usage_error("{}: '{}' is neither true nor false", source, excerpt(value.dump()));
       }
       if (value.get<bool>()) return flag.set({"", source, true});
       // What the whole run may have switched on.
@@ -125,8 +126,8 @@ class RowParser {
       }
     }
     const auto near = nearest_name(key, known);
-    throw usage_error("{}: no setting is called \"{}\"{}; fut run --help lists them", place_, key,
-                      near ? fmt::format(", \"{}\" is", *near) : "");
+    throw usage_error("{}: no setting is called \"{}\"{}; fut run --help lists them", place_,
+                      excerpt(key), near ? fmt::format(", \"{}\" is", *near) : "");
   }
 
   const std::string& place_;
@@ -136,15 +137,33 @@ class RowParser {
 
 }  // namespace
 
+std::vector<InputRow> split_rows(std::string_view text, const std::string& name) {
+  std::vector<InputRow> rows;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = text.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    rows.push_back({line, fmt::format("{}:{}", name, number)});
+  }
+  if (rows.empty()) throw usage_error("-i {}: there is no row in it", name);
+  return rows;
+}
+
 BatchRow parse_batch_row(std::string_view line, const std::string& place,
                          const GenerateOptions& options) {
   return RowParser(place, options).parse(line);
 }
 
 Json batch_row_id(std::string_view line) {
-  const Json object = Json::parse(line, nullptr, false);
-  if (!object.is_object() || !object.contains(kId)) return nullptr;
-  return object[kId];
+  try {
+    const Json object = parse_json_input(line, "");
+    if (object.is_object() && object.contains(kId)) return object[kId];
+  } catch (const Error&) {  // the row's own error says so
+  }
+  return nullptr;
 }
 
 }  // namespace fut::app

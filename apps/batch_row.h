@@ -1,4 +1,4 @@
-// One line of a file of prompts: what is asked for, and with which settings.
+// A file of prompts and one line of it: what is asked for, and with which settings.
 #pragma once
 
 #include <optional>
@@ -11,6 +11,15 @@
 #include "tokenizer/chat_template.h"
 
 namespace fut::app {
+
+// A line that is not blank.
+struct InputRow {
+  std::string_view text;
+  std::string place;  // "prompts.jsonl:7"
+};
+
+// Throws Usage where there is none.
+[[nodiscard]] std::vector<InputRow> split_rows(std::string_view text, const std::string& name);
 
 struct BatchRow {
   std::optional<std::string> prompt;  // or:

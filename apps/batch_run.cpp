@@ -7,6 +7,7 @@
 #include <map>
 
 #include "apps/batch_row.h"
+#include "apps/escape.h"
 #include "apps/generation.h"
 #include "apps/logging.h"
 #include "apps/model_session.h"
@@ -22,27 +23,6 @@
 
 namespace fut::app {
 namespace {
-
-// The lines of the input that are not blank.
-struct InputRow {
-  std::string_view text;
-  std::string place;  // "prompts.jsonl:7"
-};
-
-std::vector<InputRow> split_rows(std::string_view text, const std::string& name) {
-  std::vector<InputRow> rows;
-  std::size_t number = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = text.substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    rows.push_back({line, fmt::format("{}:{}", name, number)});
-  }
-  if (rows.empty()) throw usage_error("-i {}: there is no row in it", name);
-  return rows;
-}
 
 // Everything but the rows that decides what replies are, for row_key.
 std::string settings_text(const GenerateOptions& options, const OpenedModel& model,
@@ -194,7 +174,7 @@ class BatchRun {
   }
 
   void add_error(std::size_t row, int code, std::string_view kind, std::string_view message) {
-    log_info("{}", message);
+    log_info("{}", escape_controls(message));  // it may hold what the row has
     Json line = line_of(row);
     line["error"] = {{"code", code}, {"kind", kind}, {"message", message}};
     lines_[row] = std::move(line);

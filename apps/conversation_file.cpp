@@ -2,9 +2,9 @@
 #include "apps/conversation_file.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "apps/json_input.h"
 #include "apps/output.h"
 #include "apps/text_input.h"
 #include "kernels/error.h"
@@ -12,7 +12,7 @@
 namespace fut::app {
 namespace {
 
-std::string text_field(const nlohmann::json& entry, const char* key, const std::string& path,
+std::string text_field(const Json& entry, const char* key, const std::string& path,
                        std::size_t number) {
   const auto found = entry.is_object() ? entry.find(key) : entry.end();
   if (!entry.is_object() || found == entry.end() || !found->is_string()) {
@@ -24,17 +24,12 @@ std::string text_field(const nlohmann::json& entry, const char* key, const std::
 }  // namespace
 
 std::vector<ChatMessage> read_conversation(const std::string& path) {
-  nlohmann::json list;
-  try {
-    list = nlohmann::json::parse(read_whole_file(path));
-  } catch (const nlohmann::json::parse_error& e) {
-    throw data_error("{}: not JSON, at byte {}", path, e.byte);
-  }
+  const Json list = parse_json_input(read_whole_file(path), path + ": the file");
   if (!list.is_array()) {
     throw data_error("{}: a list of messages is wanted, found {}", path, list.type_name());
   }
   std::vector<ChatMessage> messages;
-  for (const nlohmann::json& entry : list) {
+  for (const Json& entry : list) {
     const std::size_t number = messages.size() + 1;
     messages.push_back(
         {text_field(entry, "role", path, number), text_field(entry, "content", path, number)});
@@ -49,7 +44,7 @@ void write_conversation(const std::string& path, const std::vector<ChatMessage>&
   if (!replace && fs::exists(path, error)) {
     throw usage_error("{}: is there already; give another name", path);
   }
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  Json list = Json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
   // What is replaced keeps its place and its mode: behind a link lies the file, and it may be private.
   fs::path target = path;
@@ -59,7 +54,7 @@ void write_conversation(const std::string& path, const std::vector<ChatMessage>&
   try {
     Output output(aside);
     if (fs::is_regular_file(before)) fs::permissions(aside, before.permissions());
-    output.write(list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    output.write(list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     output.finish();
     fs::rename(aside, target);
   } catch (const fs::filesystem_error& e) {

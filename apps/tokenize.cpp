@@ -1,11 +1,11 @@
 // fut tokenize: texts and conversations to ids. Reads tokenizer files only.
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "apps/commands.h"
 #include "apps/conversation_file.h"
 #include "apps/escape.h"
+#include "apps/json_input.h"
 #include "apps/logging.h"
 #include "apps/model_lookup.h"
 #include "apps/prompt.h"
@@ -61,8 +61,7 @@ class TextEncoder {
 
 // The "text" of one line of a JSON Lines file.
 std::string text_of_line(std::string_view line, const std::string& path, std::size_t number) {
-  const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
-  if (object.is_discarded()) throw data_error("{}:{}: the line is not JSON", path, number);
+  const Json object = parse_json_input(line, fmt::format("{}:{}: the line", path, number));
   const auto found = object.is_object() ? object.find("text") : object.end();
   if (!object.is_object() || found == object.end() || !found->is_string()) {
     throw data_error("{}:{}: the line is not an object with a text as its \"text\"", path, number);

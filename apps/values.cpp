@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/error.h"
+#include "tokenizer/data_file.h"
 
 namespace fut::app {
 namespace {
@@ -27,7 +28,7 @@ std::int64_t parse_integer(const Argument& argument, std::int64_t least, std::in
   const std::string range =
       allowed.empty() ? fmt::format("{} to {}", least, most) : std::string(allowed);
   throw usage_error("{}: '{}' is not a whole number in range; allowed: {}", argument.source,
-                    argument.text, range);
+                    excerpt(argument.text), range);
 }
 
 float parse_real(const Argument& argument, const RealRange& range) {
@@ -37,7 +38,7 @@ float parse_real(const Argument& argument, const RealRange& range) {
                       !(range.least_excluded && value == range.least);
   if (!readable || !inside) {
     throw usage_error("{}: '{}' is not a number in range; allowed: {}", argument.source,
-                      argument.text, range.allowed);
+                      excerpt(argument.text), range.allowed);
   }
   // A tiny positive number must not become the float 0, which may mean something else.
   if (value > 0) value = std::max(value, static_cast<double>(std::numeric_limits<float>::min()));
@@ -48,7 +49,7 @@ std::size_t parse_choice(const Argument& argument,
                          std::initializer_list<std::string_view> choices) {
   const auto found = std::find(choices.begin(), choices.end(), argument.text);
   if (found == choices.end()) {
-    throw usage_error("{}: '{}' is not known; allowed: {}", argument.source, argument.text,
+    throw usage_error("{}: '{}' is not known; allowed: {}", argument.source, excerpt(argument.text),
                       fmt::join(choices, ", "));
   }
   return static_cast<std::size_t>(found - choices.begin());

@@ -136,12 +136,19 @@ TEST_F(BatchRun, AReplyIsThatOfARunAlone) {
 
 TEST_F(BatchRun, ABadRowStopsNoOther) {
   const std::string long_text(5000, 'q');
+  // So deep that a function which calls itself for each level would run out of stack.
+  const std::string nested = std::string(100000, '[') + std::string(100000, ']');
   const struct {
     std::string row;
     int code;
     const char* part;
   } bad[] = {{"no json", 3, "prompts.jsonl:2: the line is not JSON"},
              {"[1]", 3, "object"},
+             {R"({"prompt": "x", "id": )" + nested + "}", 3, "levels deep"},
+             {R"({"prompt": "x", "top_k": )" + nested + "}", 3, "levels deep"},
+             {std::string("{\"prompt\": \"x\"}\0 rest", 21), 3, "at byte 16"},
+             {R"({"prompt": "x", "top_p": 1e999})", 3, "float64"},
+             {R"({"prompt": "x", "a\nb": 1})", 2, "\"a?b\""},
              {R"({"id": 1})", 2, "prompt"},
              {R"({"prompt": "x", "messages": [{"role": "user", "content": "x"}]})", 2, "both"},
              {R"({"prompt": 5})", 3, "prompt"},

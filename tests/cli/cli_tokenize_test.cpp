@@ -167,6 +167,8 @@ TEST_F(Tokenize, BrokenConversationsAreNamed) {
   expect_failure(tokenize({"--messages", file}), 3, {"broken.json", "list"});
   write_file(file, "[{]");
   expect_failure(tokenize({"--messages", file}), 3, {"broken.json", "JSON"});
+  write_file(file, "[1e999]");
+  expect_failure(tokenize({"--messages", file}), 3, {"broken.json", "float64"});
 }
 
 // ---- tokenizer files ---------------------------------------------------------------------------

@@ -91,6 +91,7 @@ void DecodeLoop::start(const Batch& batch, std::span<const DecodeRow> rows) {
   upload_values(backend_, remaining_, remaining);
   upload_values(backend_, finished_, std::vector<std::int32_t>(rows.size(), 0));
   sequences_ = batch.sequences;
+  longest_context_ = batch.longest_context();
   running_ = true;
 }
 
@@ -115,14 +116,15 @@ bool DecodeLoop::runs(std::span<const SequenceId> sequences) const {
 }
 
 void DecodeLoop::run_step() {
+  workspace_.set_longest_context(longest_context_);
   forward(backend_, model_, cache_, workspace_);
   sampling_.launch(backend_, workspace_.logits());
   backend_.advance(state());
 }
 
-void DecodeLoop::launch(int count) {
-  FUT_CHECK(running_ && count <= kMostAhead, "{} steps ahead, {} at most", count, kMostAhead);
-  auto& step = steps_[static_cast<int>(sequences_.size())];
+const Backend::Procedure& DecodeLoop::recorded_step() {
+  auto& step =
+      steps_[{static_cast<int>(sequences_.size()), backend_.context_kind(longest_context_)}];
   if (!step) {
     const auto start = std::chrono::steady_clock::now();
     step = backend_.capture([this] { run_step(); });
@@ -130,7 +132,12 @@ void DecodeLoop::launch(int count) {
     ++recordings_.count;
     recordings_.seconds += taken.count();
   }
-  for (; outstanding() < count; ++launched_) step();
+  return step;
+}
+
+void DecodeLoop::launch(int count) {
+  FUT_CHECK(running_ && count <= kMostAhead, "{} steps ahead, {} at most", count, kMostAhead);
+  for (; outstanding() < count; ++launched_, ++longest_context_) recorded_step()();
 }
 
 std::span<const std::int32_t> DecodeLoop::wait() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/forward.h"
@@ -73,6 +74,7 @@ class DecodeLoop {
   [[nodiscard]] StepRingView ring() const;
   [[nodiscard]] StepState state() const;
   void run_step();
+  [[nodiscard]] const Backend::Procedure& recorded_step();
 
   Backend& backend_;
   const Model& model_;
@@ -81,7 +83,9 @@ class DecodeLoop {
   SampleBuffers& sampling_;
   int max_rows_;
   DeviceBuffer ring_, end_ids_, remaining_, finished_, step_;
-  std::map<int, Backend::Procedure> steps_;  // by rows, recorded when first needed
+  // By rows and kind of contexts, recorded when first needed.
+  std::map<std::pair<int, int>, Backend::Procedure> steps_;
+  int longest_context_ = 0;  // of the next step to be launched, or more: some rows may have ended
   std::vector<SequenceId> sequences_;
   bool running_ = false;
   Recordings recordings_;

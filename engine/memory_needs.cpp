@@ -11,6 +11,7 @@ namespace {
 constexpr std::size_t kContextBytes = std::size_t{512} << 20;
 constexpr std::size_t kKernelBytes = std::size_t{64} << 20;  // code and scratch, when first needed
 constexpr std::size_t kGraphBytesOfLaunch = 4096;
+constexpr std::size_t kContextKinds = 2;  // Backend::context_kind
 
 // Embedding, layers, head, sampler, advance.
 std::size_t launches_of_step(const ModelConfig& config) {
@@ -42,7 +43,7 @@ MemoryNeeds memory_needs(const WeightBytes& weights, const ModelConfig& config,
     needs.total += needs.engine.shared;
     return needs;
   }
-  needs.graphs = launches_of_step(config) * kGraphBytesOfLaunch *
+  needs.graphs = launches_of_step(config) * kGraphBytesOfLaunch * kContextKinds *
                  static_cast<std::size_t>(options.max_sequences);
   needs.driver = kKernelBytes + (owner == MemoryOwner::UnseenGpu ? kContextBytes : 0);
   needs.total += needs.engine.history + needs.engine.operands + needs.graphs + needs.driver;

@@ -18,7 +18,7 @@ enum class MemoryOwner {
 struct MemoryNeeds {
   WeightBytes weights;
   EngineBytes engine;
-  std::size_t graphs = 0;  // GPU: recorded decode steps, one for each number of sequences
+  std::size_t graphs = 0;  // GPU: recorded decode steps, one for each number of sequences and kind
   std::size_t driver = 0;  // GPU: context, kernels, their scratch memory
   std::size_t total = 0;   // of the owner's memory
 };

@@ -8,6 +8,11 @@
 
 namespace fut {
 
+int Batch::longest_context() const {
+  const auto longest = std::max_element(kv_lengths.begin(), kv_lengths.end());
+  return longest == kv_lengths.end() ? 0 : *longest;
+}
+
 Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), pool_(limits.num_pages) {
   FUT_CHECK(limits.context_tokens >= 2, "context of {} tokens", limits.context_tokens);
   FUT_CHECK(limits.max_sequences >= 1, "{} sequences", limits.max_sequences);

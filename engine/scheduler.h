@@ -55,6 +55,8 @@ struct Batch {
   std::vector<SequenceId> logit_sequences;  // whose they are
 
   [[nodiscard]] bool empty() const { return token_ids.empty(); }
+  // The largest of kv_lengths; 0 without any.
+  [[nodiscard]] int longest_context() const;
 };
 
 enum class FinishReason { Eos, Stop, Length, Context, Interrupt, Error };

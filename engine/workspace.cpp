@@ -111,6 +111,7 @@ void Workspace::upload(Backend& backend, const Batch& batch) {
   types_ = step_types(precision_, kind_, kv_dtype_);
   batch_.num_sequences = static_cast<int>(batch.sequences.size());
   batch_.num_tokens = static_cast<int>(batch.token_ids.size());
+  batch_.longest_context = batch.longest_context();
   batch_.token_ids = token_ids_.as<std::int32_t>();
   batch_.positions = positions_.as<std::int32_t>();
   batch_.q_indptr = q_indptr_.as<std::int32_t>();

@@ -34,6 +34,9 @@ class Workspace {
   // Other rows of the same step's tokens for the head.
   void upload_logit_rows(Backend& backend, const std::vector<std::int32_t>& rows);
 
+  // The same step once more, when sequences have become longer: no less than any of their lengths.
+  void set_longest_context(int tokens) { batch_.longest_context = tokens; }
+
   // What changes from one decode step to the next; device memory, one element a sequence.
   struct Advancing {
     std::int32_t *token_ids, *positions, *kv_lengths;

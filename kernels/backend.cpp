@@ -81,7 +81,7 @@ std::unique_ptr<Backend> make_cuda(int index, const DeviceRequest& request) {
   const std::string fault = cuda::capability_fault(device);
   if (!fault.empty()) throw device_error("{}: {}; {}", cuda::describe(device), fault, kUseCpu);
   return std::make_unique<cuda::CudaBackend>(index, request.record_graphs,
-                                             request.failing_allocation);
+                                             request.failing_allocation, request.long_context);
 }
 
 #else
@@ -168,7 +168,7 @@ std::unique_ptr<Backend> make_backend(const DeviceRequest& request, std::string&
   }
   return std::make_unique<cpu::CpuBackend>(request.cpu_threads, cpu::available_memory_bytes(),
                                            *cpu::usable_vector_loops().back(),
-                                           request.failing_allocation);
+                                           request.failing_allocation, request.long_context);
 }
 
 }  // namespace fut

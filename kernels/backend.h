@@ -110,6 +110,9 @@ class Backend {
   [[nodiscard]] virtual bool idle() = 0;
   // Records `body`, which must only launch ops, for replay. A backend without recording returns it.
   [[nodiscard]] virtual Procedure capture(Procedure body) = 0;
+  // Which of the ways to hand out a decode step suits this RaggedBatch::longest_context: who replays a step
+  // that was recorded for another kind gets the same results, later.
+  [[nodiscard]] virtual int context_kind(int longest_context) const = 0;
 
   [[nodiscard]] virtual SaturationCounts saturations() const = 0;
 
@@ -149,6 +152,7 @@ struct DeviceRequest {
   int cpu_threads = 0;         // 0: all cores
   bool record_graphs = true;   // Cuda: launches of a decode step are recorded once
   int failing_allocation = 0;  // for tests: the backend's n-th allocation fails; 0: none does
+  int long_context = 0;        // for tests: the first context of another kind; 0: as measured
 };
 
 // A device that was looked for and how that went; one line each for --list-devices.

@@ -176,10 +176,13 @@ using KvCacheView = std::variant<KvPages, KvPagesInt4>;
 // Sequence s owns tokens q_indptr[s] .. q_indptr[s+1] and pages page_table[kv_indptr[s]] ..; its
 // cache holds kv_lengths[s] tokens once this step's own tokens are in. Token t of the step stands
 // at positions[t]; the last token of sequence s stands at kv_lengths[s] - 1. raw_slots are looked
-// at with an INT4 cache alone. With one, a page stands in the table once.
+// at with an INT4 cache alone. With one, a page stands in the table once. longest_context, on the host, is
+// no less than any of kv_lengths where it is known (0: it is not): no result depends on it, and a launch
+// that was recorded with one serves any lengths.
 struct RaggedBatch {
   int num_sequences = 0;
   int num_tokens = 0;
+  int longest_context = 0;
   const std::int32_t* token_ids = nullptr;   // [num_tokens]
   const std::int32_t* positions = nullptr;   // [num_tokens]
   const std::int32_t* q_indptr = nullptr;    // [num_sequences + 1]

@@ -92,9 +92,10 @@ std::string describe_machine() {
 }
 
 CpuBackend::CpuBackend(int num_threads, std::size_t memory_limit_bytes, const VectorLoops& loops,
-                       int failing_allocation)
+                       int failing_allocation, int long_context)
     : workers_{ThreadPool(num_threads), loops, Scratch(), {}},
       memory_limit_bytes_(memory_limit_bytes),
+      long_context_(long_context),
       allocations_(failing_allocation) {}
 
 std::string CpuBackend::description() const {

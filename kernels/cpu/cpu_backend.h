@@ -20,10 +20,10 @@ class CpuBackend final : public Backend {
  public:
   // num_threads 0: one for each core. All live allocations together stay below memory_limit_bytes:
   // the system itself would promise more than it has and end the process later. Vector loops other
-  // than the machine's fastest are for tests.
+  // than the machine's fastest are for tests, and so is long_context: contexts of all kinds are alike.
   explicit CpuBackend(int num_threads, std::size_t memory_limit_bytes = available_memory_bytes(),
                       const VectorLoops& loops = *usable_vector_loops().back(),
-                      int failing_allocation = 0);
+                      int failing_allocation = 0, int long_context = 0);
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::string fault(const ModelSizes& /*sizes*/) const override { return {}; }
@@ -39,6 +39,9 @@ class CpuBackend final : public Backend {
   [[nodiscard]] bool runs_ahead() const override { return false; }
   [[nodiscard]] bool idle() override { return true; }
   [[nodiscard]] Procedure capture(Procedure body) override { return body; }
+  [[nodiscard]] int context_kind(int longest_context) const override {
+    return long_context_ > 0 && longest_context >= long_context_ ? 1 : 0;
+  }
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
   [[nodiscard]] double measure_read_roof() override;
@@ -63,6 +66,7 @@ class CpuBackend final : public Backend {
  private:
   Workers workers_;
   std::size_t memory_limit_bytes_;
+  int long_context_;
   AllocationCount allocations_;
   std::size_t allocated_bytes_ = 0;
   std::unordered_map<void*, std::size_t> live_;  // bytes of each allocation

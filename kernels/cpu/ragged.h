@@ -56,6 +56,9 @@ inline void check_tokens(const char* op, const RaggedBatch& batch) {
               end, s, batch.num_tokens);
     FUT_CHECK(end - first <= length, "{}: sequence {} has {} new tokens but a length of {}", op, s,
               end - first, length);
+    FUT_CHECK(batch.longest_context == 0 || length <= batch.longest_context,
+              "{}: sequence {} has a length of {}, longest_context is {}", op, s, length,
+              batch.longest_context);
     for (std::int32_t t = first; t < end; ++t) {
       FUT_CHECK(batch.positions[t] == length - (end - t), "{}: token {} stands at {}, not at {}",
                 op, t, batch.positions[t], length - (end - t));

@@ -1,5 +1,7 @@
 // Launches attention_decode.cuh's kernel: the instance for the shape of the cache, spread over the chip
-// according to the size of the batch.
+// according to the size of the batch and the kind of its contexts.
+#include <algorithm>
+
 #include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/launch.cuh"
@@ -10,14 +12,17 @@ namespace {
 using Kernel = void (*)(AttentionDecodeArgs);
 
 // groups 0: a BF16 cache.
+template <AttentionMeeting kMeeting>
 Kernel kernel_for(int head_dim, int groups) {
   if (head_dim == 64) {
-    if (groups == 0) return attention_decode_kernel<64, 0>;
-    return groups == 1 ? attention_decode_kernel<64, 1> : attention_decode_kernel<64, 2>;
+    if (groups == 0) return attention_decode_kernel<64, 0, kMeeting>;
+    return groups == 1 ? attention_decode_kernel<64, 1, kMeeting>
+                       : attention_decode_kernel<64, 2, kMeeting>;
   }
-  if (groups == 0) return attention_decode_kernel<128, 0>;
-  if (groups == 1) return attention_decode_kernel<128, 1>;
-  return groups == 2 ? attention_decode_kernel<128, 2> : attention_decode_kernel<128, 4>;
+  if (groups == 0) return attention_decode_kernel<128, 0, kMeeting>;
+  if (groups == 1) return attention_decode_kernel<128, 1, kMeeting>;
+  return groups == 2 ? attention_decode_kernel<128, 2, kMeeting>
+                     : attention_decode_kernel<128, 4, kMeeting>;
 }
 
 int groups_of(const AttentionArgs& a) {
@@ -25,26 +30,41 @@ int groups_of(const AttentionArgs& a) {
   return int4 == nullptr ? 0 : int4->page.num_groups();
 }
 
-void launch(const AttentionArgs& a, LaunchContext& context, Kernel kernel,
-            AttentionDistribution d) {
-  const auto layout = [&] {
-    return attention_layout(a.head_dim, groups_of(a), a.num_q_heads / a.num_kv_heads, d);
-  };
-  while (layout().bytes > kMaxSharedBytes) {
-    if (d.slots > 2) {
-      d.slots /= 2;
-    } else {
-      d.cluster *= 2;  // shorter stacks
-    }
+// More than half of a multiprocessor's: blocks that meet in memory are to be alone on theirs while others are
+// idle. A projection's block, which comes before, still fits beside one.
+constexpr int kAloneBytes = 116 * 1024;
+
+AttentionScratch scratch_for(const AttentionArgs& a, const AttentionDistribution& d,
+                             const AttentionLayout& layout, LaunchContext& context) {
+  const auto items = static_cast<std::size_t>(a.batch.num_sequences * a.num_kv_heads);
+  const std::size_t states = items * static_cast<std::size_t>(d.blocks * layout.slot_bytes);
+  AttentionScratch scratch;
+  if (layout.parked > 0) {
+    scratch.parked = static_cast<std::uint8_t*>(
+        context.scratch(ScratchUse::AttentionParked,
+                        states * static_cast<std::size_t>(kAttentionWarps * layout.parked)));
   }
+  if (d.meeting == AttentionMeeting::Memory) {
+    scratch.parts = static_cast<std::uint8_t*>(context.scratch(ScratchUse::AttentionParts, states));
+    scratch.arrivals = static_cast<unsigned*>(
+        context.scratch(ScratchUse::AttentionArrivals, items * sizeof(unsigned)));
+  }
+  return scratch;
+}
+
+void launch(const AttentionArgs& a, LaunchContext& context, Kernel kernel,
+            const AttentionDistribution& d) {
+  const bool in_cluster = d.meeting == AttentionMeeting::Cluster;
   AttentionDecodeArgs args = attention_decode_args(a, d, context.saturations());
-  args.layout = layout();
+  args.layout = attention_layout(a.head_dim, groups_of(a), a.num_q_heads / a.num_kv_heads, d);
+  args.scratch = scratch_for(a, d, args.layout, context);
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(d.cluster * a.num_kv_heads),
+  shape.grid = dim3(static_cast<unsigned>(d.blocks * a.num_kv_heads),
                     static_cast<unsigned>(a.batch.num_sequences));
   shape.block = static_cast<unsigned>(32 * kAttentionWarps);
-  shape.shared_bytes = static_cast<std::size_t>(args.layout.bytes);
-  shape.cluster = static_cast<unsigned>(d.cluster);
+  shape.shared_bytes = static_cast<std::size_t>(
+      in_cluster || d.slots == 2 ? args.layout.bytes : std::max(args.layout.bytes, kAloneBytes));
+  shape.cluster = static_cast<unsigned>(in_cluster ? d.blocks : 1);
   launch_dependent("attention", kernel, shape, context.handle(), args);
 }
 
@@ -53,11 +73,16 @@ void launch(const AttentionArgs& a, LaunchContext& context, Kernel kernel,
 void attention_decode(const AttentionArgs& a, LaunchContext& context,
                       const AttentionDistribution& distribution) {
   check_attention_decode(a);
-  const Kernel kernel = kernel_for(a.head_dim, groups_of(a));
+  const int groups = groups_of(a);
+  const AttentionDistribution d =
+      fitting_distribution(a.head_dim, groups, a.num_q_heads / a.num_kv_heads, distribution);
+  const Kernel kernel = d.meeting == AttentionMeeting::Cluster
+                            ? kernel_for<AttentionMeeting::Cluster>(a.head_dim, groups)
+                            : kernel_for<AttentionMeeting::Memory>(a.head_dim, groups);
   // The same limit always: another thread's launch of this instance may be under way.
   FUT_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
-  launch(a, context, kernel, distribution);
+  launch(a, context, kernel, d);
 }
 
 void attention_decode(const AttentionArgs& a, LaunchContext& context) {
@@ -67,7 +92,9 @@ void attention_decode(const AttentionArgs& a, LaunchContext& context) {
   }
   const int items = a.batch.num_sequences * a.num_kv_heads;
   attention_decode(a, context,
-                   plan_attention_decode(items, a.num_q_heads / a.num_kv_heads, context.machine()));
+                   plan_attention_decode(items, a.num_q_heads / a.num_kv_heads,
+                                         context.attention_contexts(a.batch.longest_context),
+                                         context.machine()));
 }
 
 }  // namespace fut::cuda

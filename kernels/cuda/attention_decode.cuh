@@ -1,8 +1,8 @@
 // attention for one token of each sequence, over an INT4 or a BF16 cache. Contract in ops.h.
-// launch  a cluster of blocks for each KV head and sequence; each warp attends to a run of the 64
-//         splits of the keys (layout/kv_splits.h), keeping the results it has to merge on a stack;
-//         then blocks merge their warps' results and send them to the block of the cluster that
-//         finishes those outputs
+// launch  some blocks for each KV head and sequence; each warp attends to a run of the splits of the
+//         keys (layout/kv_splits.h), keeping the results it has to merge on a stack; then the blocks,
+//         a cluster (attention_cluster.cuh) or more than a cluster can have (attention_memory.cuh),
+//         merge what their warps came to
 // bound   memory: bytes of the cached keys and values; at short lengths the chain of dependent steps
 // INT4: the block that has the last split is the only one that reads and writes the sequence's tail;
 // it stores the step's rows, and packs a block of 16 that they complete.
@@ -10,8 +10,9 @@
 // What was tried, and in vain: README.md, "Attention of a decode step".
 #pragma once
 
+#include "kernels/cuda/attention_cluster.cuh"
+#include "kernels/cuda/attention_memory.cuh"
 #include "kernels/cuda/attention_queries.cuh"
-#include "kernels/cuda/attention_results.cuh"
 #include "kernels/cuda/ptx/async_copy.cuh"
 #include "kernels/cuda/ptx/dependent_launch.cuh"
 #include "kernels/cuda/ptx/warp.cuh"
@@ -24,7 +25,7 @@ struct NoRing {
 };
 
 // kGroups: of dims that share a scale; 0: a BF16 cache.
-template <int D, int kGroups>
+template <int D, int kGroups, AttentionMeeting kMeeting>
 class AttentionDecode {
  public:
   __device__ __forceinline__ AttentionDecode(const AttentionDecodeArgs& args, std::uint8_t* shared)
@@ -33,19 +34,27 @@ class AttentionDecode {
         shared_(shared),
         lane_(ptx::lane()),
         warp_(ptx::warp_index()),
-        rank_(blockIdx.x & (args.cluster - 1)),
-        kv_head_(blockIdx.x >> args.log2_cluster),
+        rank_(blockIdx.x & ((1 << args.log2_blocks) - 1)),
+        kv_head_(blockIdx.x >> args.log2_blocks),
         sequence_(blockIdx.y) {}
 
   __device__ __forceinline__ void run() {
-    if (args_.cluster > 1) ptx::cluster_arrive();
+    const AttentionItem item{rank_, kv_head_, sequence_};
+    const Meeting meeting(args_, shared_, item);
+    meeting.announce();
     Ring ring(args_, shared_, warp_, kv_head_);
-    first_split_ = (rank_ * kAttentionWarps + warp_) * args_.splits_of_warp;
     read_arguments();
     ptx::take_turn();
     load_batch();
     QueryMaker<D, kGroups> maker(args_, shared_, warp_, kv_head_, sequence_);
     load_step_rows();
+    num_blocks_ = layout::num_kv_blocks(position_);
+    const int log2_splits = layout::log2_kv_splits(num_blocks_);
+    log2_ranks_ = meeting.log2_blocks(log2_splits);
+    if constexpr (!kInCluster) {
+      if (rank_ >> log2_ranks_ > 0) return;  // there are no splits for this block
+    }
+    levels_ = log2_splits - kLog2AttentionWarps - log2_ranks_;
     find_keys();
     if constexpr (kGroups > 0) {
       stage_raw_rows();
@@ -57,26 +66,21 @@ class AttentionDecode {
     maker.make();
     __syncthreads();
     load_queries(queries_, args_, shared_);
-    const AttentionResults<D, kGroups> results(args_, shared_, warp_, rank_, kv_head_, sequence_);
+    const Results results(args_, shared_, warp_, item);
     State state;
     float pending[2];
     attend(ring, results, state, pending);
     results.take(state, pending);
-    if (args_.cluster > 1) ptx::cluster_wait();  // all blocks are there to be written to
-    results.send();
-    if (args_.cluster > 1) {
-      __syncwarp();
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-    } else {
-      __syncthreads();
-    }
-    results.finish();
+    meeting.meet(results, log2_ranks_);
     if constexpr (kGroups > 0) append();
   }
 
  private:
   using State = AttentionState<D, kGroups>;
+  using Results = AttentionResults<D, kGroups>;
+  static constexpr bool kInCluster = kMeeting == AttentionMeeting::Cluster;
+  using Meeting =
+      std::conditional_t<kInCluster, ClusterMeeting<D, kGroups>, MemoryMeeting<D, kGroups>>;
   using Ring = std::conditional_t<(kGroups > 0), CodedRing<D, (kGroups > 0 ? kGroups : 1)>, NoRing>;
   static constexpr int kRowBytes = AttentionLayout::row_bytes(D);
   static constexpr int kStageBytes = 2 * 16 * kRowBytes;
@@ -99,13 +103,18 @@ class AttentionDecode {
   }
 
   __device__ __forceinline__ void find_keys() {
-    num_blocks_ = layout::num_kv_blocks(position_);
+    first_split_ = (rank_ * kAttentionWarps + warp_) << levels_;
     first_block_ = layout::kv_split_begin(first_split_, num_blocks_);
-    end_block_ = layout::kv_split_begin(first_split_ + args_.splits_of_warp, num_blocks_);
+    end_block_ = layout::kv_split_begin(first_split_ + (1 << levels_), num_blocks_);
     constexpr int kBlocks = kPageBlocks;
     const std::int32_t* table = args_.page_table + first_page_entry_;
     ids_.start(table, first_block_ / kBlocks, (num_blocks_ - 1) / kBlocks + 1);
-    if (kGroups > 0 && rank_ + 1 == args_.cluster) own_page_ = table[(num_blocks_ - 1) / kBlocks];
+    if (kGroups > 0 && has_last_split()) own_page_ = table[(num_blocks_ - 1) / kBlocks];
+  }
+
+  // Of the block: it is its last warp's.
+  [[nodiscard]] __device__ __forceinline__ bool has_last_split() const {
+    return rank_ + 1 == 1 << log2_ranks_;
   }
 
   // ---- raw rows ---------------------------------------------------------------------------------
@@ -180,10 +189,12 @@ class AttentionDecode {
 
   // ---- the step's rows --------------------------------------------------------------------------
 
-  // Of the warp that has the last split.
+  // Of a block's last warp, before it is known whether the block has the last split; in a cluster, whose
+  // last block always has, of that one's alone.
   __device__ __forceinline__ void load_step_rows() {
     if constexpr (kGroups > 0) {
-      if (first_split_ + args_.splits_of_warp != layout::kNumKvSplits) return;
+      if (warp_ != kAttentionWarps - 1) return;
+      if (kInCluster && rank_ + 1 != 1 << args_.log2_blocks) return;
       key_.load(args_.k + sequence_ * args_.k_stride + kv_head_ * D);
       value_.load(args_.v + sequence_ * args_.v_stride + kv_head_ * D);
     }
@@ -222,19 +233,20 @@ class AttentionDecode {
   // ---- splits -----------------------------------------------------------------------------------
 
   // All splits of this warp, merged.
-  __device__ __forceinline__ void attend(Ring& ring, const AttentionResults<D, kGroups>& results,
-                                         State& state, float (&pending)[2]) {
-    for (int i = 0; i < args_.splits_of_warp; ++i) {
+  __device__ __forceinline__ void attend(Ring& ring, const Results& results, State& state,
+                                         float (&pending)[2]) {
+    const int count = 1 << levels_;
+    for (int i = 0; i < count; ++i) {
       state.clear();
       attend_to_split(ring, first_split_ + i, state);
       state.close(pending);
-      if (args_.splits_of_warp == 1) return;
+      if (count == 1) return;
       // A split whose number ends in n ones ends n levels of the tree.
       int level = 0;
       for (; (i >> level & 1) != 0; ++level) {
         state.merge_behind(results.slot(level), layout_.stored_lanes, pending);
       }
-      if (i + 1 == args_.splits_of_warp) return;
+      if (i + 1 == count) return;
       state.scale(pending);
       __syncwarp();  // all have read what is written over
       state.store(results.slot(level), layout_.stored_lanes);
@@ -285,7 +297,7 @@ class AttentionDecode {
 
   // By the block with the last split, when the keys have been read.
   __device__ __forceinline__ void append() const {
-    if (rank_ != args_.cluster - 1) return;
+    if (!has_last_split()) return;
     const layout::KvRawStore store{args_.num_kv_heads, D};
     const std::uint8_t* rows = stage(kTail);
     const bool packed = position_ % 16 == 15 && position_ >= layout::kSinkTokens;
@@ -314,6 +326,8 @@ class AttentionDecode {
   std::uint8_t* shared_;
   int lane_, warp_, rank_, kv_head_, sequence_;
   int position_, num_blocks_;
+  int log2_ranks_;                             // blocks that have splits
+  int levels_;                                 // of the tree of splits, merged by this warp
   int first_split_, first_block_, end_block_;  // of this warp
   int first_page_entry_, raw_slot_;
   int own_page_;  // of the query's position; in the block with the last split
@@ -322,11 +336,11 @@ class AttentionDecode {
   AttentionQueries<D, kGroups> queries_;
 };
 
-template <int D, int kGroups>
+template <int D, int kGroups, AttentionMeeting kMeeting>
 __global__ void __launch_bounds__(32 * kAttentionWarps, kGroups <= 1 ? 2 : 1)
     attention_decode_kernel(const __grid_constant__ AttentionDecodeArgs args) {
   extern __shared__ __align__(128) std::uint8_t attention_shared[];
-  AttentionDecode<D, kGroups>(args, attention_shared).run();
+  AttentionDecode<D, kGroups, kMeeting>(args, attention_shared).run();
 }
 
 }  // namespace fut::cuda

@@ -12,15 +12,32 @@ namespace fut::cuda {
 
 inline constexpr int kAttentionHeads = 8;  // query heads of a KV head at most: columns of a product
 inline constexpr int kAttentionWarps = 8;  // of a block; each makes one head's operand
+inline constexpr int kLog2AttentionWarps = 3;
+static_assert(kAttentionWarps == 1 << kLog2AttentionWarps);
 inline constexpr int kMaxAttentionCluster = 8;
+inline constexpr int kMaxAttentionBlocks = layout::kMaxKvSplits / kAttentionWarps;
 
-// Who attends to the 64 splits of a sequence and KV head: `cluster` blocks (a power of two), each of
-// their warps to a run of neighbouring splits. Results do not depend on it.
+// Steps whose longest context has at least as many tokens are handed out as long ones.
+inline constexpr int kLongContext = 16384;
+
+enum class AttentionContexts { Short, Long };
+
+// How the blocks that share a sequence and KV head ("item") bring together what they come to. Cluster: in
+// each other's shared memory; short steps take a microsecond less. Memory: in scratch memory, where the last
+// block to come merges; as many blocks share an item as the chip has room for.
+enum class AttentionMeeting { Cluster, Memory };
+
+// Who attends to the splits of an item: `blocks` blocks (a power of two), each of their warps to a run of
+// neighbouring splits. Results do not depend on it.
 struct AttentionDistribution {
-  int cluster = 1;
-  int slots = 8;  // of a warp's ring of blocks: 2, 4 or 8
-  [[nodiscard]] constexpr int splits_of_warp() const {
-    return layout::kNumKvSplits / (cluster * kAttentionWarps);
+  int blocks = 1;  // Cluster: 8 at most; Memory: 2 to kMaxAttentionBlocks
+  int slots = 8;   // of a warp's ring of blocks: 2, 4 or 8
+  AttentionMeeting meeting = AttentionMeeting::Cluster;
+  // Levels of the tree of splits that a warp merges by itself.
+  [[nodiscard]] constexpr int warp_levels(int log2_splits) const {
+    int levels = log2_splits - kLog2AttentionWarps;
+    for (int b = 1; b < blocks; b *= 2) --levels;
+    return levels > 0 ? levels : 0;
   }
 };
 
@@ -38,7 +55,8 @@ struct AttentionLayout {
   int log2_coded_slots = 0;
   int maxima = 0;  // float [warp][head]
   int states = 0;  // [warp][slot of its stack], see attention_state.cuh
-  int slots = 1;
+  int slots = 1;   // what short sequences need
+  int parked = 0;  // further slots of a warp, which long ones need, in scratch memory
   int slot_bytes = 0;
   int incoming = 0;       // float4 [block of the cluster][share of the outputs]
   int incoming_rows = 0;  // float [block][2 + groups][head]
@@ -73,16 +91,28 @@ struct AttentionLayout {
   l.coded = l.raw + rings * l.raw_stages * 2 * 16 * row;
   l.maxima = l.coded + kAttentionWarps * l.coded_slots * coded_slot_bytes(head_dim, groups);
   l.states = l.maxima + kAttentionWarps * kAttentionHeads * 4;
-  for (l.slots = 1; 1 << l.slots < d.splits_of_warp();) ++l.slots;
+  const int levels = d.warp_levels(layout::kLog2KvSplits);
+  const int long_levels = d.warp_levels(layout::kLog2LongKvSplits);
+  l.slots = levels > 1 ? levels : 1;
+  l.parked = long_levels > l.slots ? long_levels - l.slots : 0;
   const int out_bytes = head_dim / 16 * l.stored_lanes * 16;
   l.slot_bytes = out_bytes + (2 + groups) * kAttentionHeads * 4;
-  l.share = out_bytes / 16 / d.cluster;
+  l.bytes = l.states + kAttentionWarps * l.slots * l.slot_bytes;
+  if (d.meeting == AttentionMeeting::Memory) return l;
+  l.share = out_bytes / 16 / d.blocks;
   while (1 << l.log2_share < l.share) ++l.log2_share;
-  l.incoming = l.states + kAttentionWarps * l.slots * l.slot_bytes;
+  l.incoming = l.bytes;
   l.incoming_rows = l.incoming + out_bytes;
-  l.bytes = l.incoming_rows + d.cluster * (2 + groups) * kAttentionHeads * 4;
+  l.bytes = l.incoming_rows + d.blocks * (2 + groups) * kAttentionHeads * 4;
   return l;
 }
+
+// Device memory that states are kept in (attention_state.cuh) which do not fit a block or are for others.
+struct AttentionScratch {
+  std::uint8_t* parts = nullptr;   // [item][block]: what each block comes to; Memory
+  std::uint8_t* parked = nullptr;  // [item][block][warp][layout.parked]
+  unsigned* arrivals = nullptr;    // [item]: of blocks; zeros before and after; Memory
+};
 
 struct AttentionDecodeArgs {
   const void* q = nullptr;
@@ -108,21 +138,25 @@ struct AttentionDecodeArgs {
   DType out_dtype = DType::F16;
   const float* out_scales = nullptr;
   std::uint64_t* saturations = nullptr;
-  int cluster = 1;
-  int log2_cluster = 0;
-  int splits_of_warp = 1;
+  int log2_blocks = 0;  // of an item
+  AttentionScratch scratch;
   AttentionLayout layout;
 };
 
 // items: sequences times KV heads. machine: how many clusters of one block a multiprocessor run at a
 // time.
 [[nodiscard]] AttentionDistribution plan_attention_decode(int items, int heads_per_kv_head,
+                                                          AttentionContexts contexts,
                                                           const Int4GemmMachine& machine);
+
+// The same with as many slots less, or blocks more, as fit a block's shared memory.
+[[nodiscard]] AttentionDistribution fitting_distribution(int head_dim, int groups, int heads,
+                                                         AttentionDistribution d);
 
 // Throws where the GPU has no kernel for the shape.
 void check_attention_decode(const AttentionArgs& a);
 
-// The arguments of the kernel but for `layout`.
+// The arguments of the kernel but for `scratch` and `layout`.
 [[nodiscard]] AttentionDecodeArgs attention_decode_args(const AttentionArgs& a,
                                                         const AttentionDistribution& d,
                                                         std::uint64_t* saturations);

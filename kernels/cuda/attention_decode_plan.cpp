@@ -7,10 +7,12 @@
 
 namespace fut::cuda {
 
-// One block a multiprocessor as long as there are enough of them; rings of 8 take so much memory that
-// no second one fits, for clusters of 8 and 4 would rather sit on half as many multiprocessors.
-AttentionDistribution plan_attention_decode(int items, int heads_per_kv_head,
-                                            const Int4GemmMachine& machine) {
+namespace {
+
+// Short steps. One block a multiprocessor as long as there are enough of them; rings of 8 take so much memory
+// that no second one fits, for clusters of 8 and 4 would rather sit on half as many multiprocessors.
+AttentionDistribution in_clusters(int items, int heads_per_kv_head,
+                                  const Int4GemmMachine& machine) {
   if (items <= machine.max_clusters_of_8) return {8, 8};
   if (items <= machine.max_clusters_of_4) return {4, 8};
   if (items <= machine.max_clusters_of_2) return {2, 4};
@@ -18,6 +20,33 @@ AttentionDistribution plan_attention_decode(int items, int heads_per_kv_head,
   // larger states leave room for one. Where that would leave half of them idle, two blocks share an item.
   if (heads_per_kv_head > kAttentionHeads / 2) return {1, 8};
   return {items <= machine.num_multiprocessors ? 2 : 1, 2};
+}
+
+}  // namespace
+
+// Clusters leave multiprocessors idle, half of the chip at batch 1: where keys are what takes the time, as
+// many blocks share an item as there is room for. Where clusters have as many, they are as good.
+AttentionDistribution plan_attention_decode(int items, int heads_per_kv_head,
+                                            AttentionContexts contexts,
+                                            const Int4GemmMachine& machine) {
+  const AttentionDistribution clusters = in_clusters(items, heads_per_kv_head, machine);
+  if (contexts == AttentionContexts::Short) return clusters;
+  int blocks = kMaxAttentionBlocks;
+  while (blocks > 1 && blocks * items > machine.num_multiprocessors) blocks /= 2;
+  if (blocks <= clusters.blocks) return clusters;
+  return {blocks, 4, AttentionMeeting::Memory};
+}
+
+AttentionDistribution fitting_distribution(int head_dim, int groups, int heads,
+                                           AttentionDistribution d) {
+  while (attention_layout(head_dim, groups, heads, d).bytes > kMaxSharedBytes) {
+    if (d.slots > 2) {
+      d.slots /= 2;
+    } else {
+      d.blocks *= 2;  // shorter stacks
+    }
+  }
+  return d;
 }
 
 void check_attention_decode(const AttentionArgs& a) {
@@ -69,9 +98,7 @@ AttentionDecodeArgs attention_decode_args(const AttentionArgs& a, const Attentio
   r.out_dtype = a.out.dtype;
   r.out_scales = a.out_scales;
   r.saturations = saturations;
-  r.cluster = d.cluster;
-  while (1 << r.log2_cluster < d.cluster) ++r.log2_cluster;
-  r.splits_of_warp = d.splits_of_warp();
+  while (1 << r.log2_blocks < d.blocks) ++r.log2_blocks;
   return r;
 }
 

@@ -20,10 +20,11 @@ CudaBackend::Chosen::Chosen(int chosen, int failing_allocation) : index(chosen) 
   allocations() = AllocationCount(failing_allocation);
 }
 
-CudaBackend::CudaBackend(int index, bool record_graphs, int failing_allocation)
+CudaBackend::CudaBackend(int index, bool record_graphs, int failing_allocation, int long_context)
     : chosen_(index, failing_allocation),
       description_(describe(device_info(index))),
-      record_graphs_(record_graphs) {}
+      record_graphs_(record_graphs),
+      context_(long_context) {}
 
 std::string CudaBackend::fault(const ModelSizes& sizes) const {
   constexpr int kRowMultiple = 16;  // numbers of a weight row that a kernel loads at a time

@@ -15,8 +15,9 @@ namespace fut::cuda {
 class CudaBackend final : public Backend {
  public:
   // Makes device `index` the current one of this thread, which alone may use the backend.
-  // record_graphs false: capture() returns what it is given. failing_allocation: as in DeviceRequest.
-  explicit CudaBackend(int index, bool record_graphs = true, int failing_allocation = 0);
+  // record_graphs false: capture() returns what it is given. The rest: as in DeviceRequest.
+  explicit CudaBackend(int index, bool record_graphs = true, int failing_allocation = 0,
+                       int long_context = 0);
 
   [[nodiscard]] std::string description() const override { return description_; }
   [[nodiscard]] std::string fault(const ModelSizes& sizes) const override;
@@ -30,6 +31,9 @@ class CudaBackend final : public Backend {
   [[nodiscard]] bool runs_ahead() const override { return true; }
   [[nodiscard]] bool idle() override;
   [[nodiscard]] Procedure capture(Procedure body) override;
+  [[nodiscard]] int context_kind(int longest_context) const override {
+    return static_cast<int>(context_.attention_contexts(longest_context));
+  }
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;
   [[nodiscard]] double measure_read_roof() override;

@@ -18,8 +18,10 @@ void fill_with_zeros(const DeviceMemory& memory) {
 
 }  // namespace
 
-LaunchContext::LaunchContext()
-    : machine_(query_int4_gemm_machine()), saturations_(3 * sizeof(std::uint64_t)) {
+LaunchContext::LaunchContext(int long_context)
+    : machine_(query_int4_gemm_machine()),
+      long_context_(long_context > 0 ? long_context : kLongContext),
+      saturations_(3 * sizeof(std::uint64_t)) {
   fill_with_zeros(saturations_);
 }
 

@@ -1,7 +1,7 @@
 // How long attention of a decode step takes on the GPU, at the shape of Llama-3.1-8B: a graph of launches
 // that depend on each other, each over the cache of another layer, so that no page is in the second-level
 // cache from the launch before. Prints microseconds a launch and the rate at which pages are read, for
-// every way to hand out the work; the one the op takes is marked.
+// every way to hand out the work, those that the op takes for short and for long contexts first.
 #include <cstdio>
 
 #if FUT_CUDA
@@ -45,16 +45,16 @@ class Layers {
   [[nodiscard]] double bytes() const { return bytes_; }
   [[nodiscard]] bool is_int4() const { return int4_; }
 
-  // Microseconds of a launch.
-  double measure(const cuda::AttentionDistribution* distribution) {
+  // Microseconds of a launch, as the op itself hands out steps with such contexts.
+  double measure(cuda::AttentionContexts contexts) {
+    return measure(cuda::plan_attention_decode(case_.batch * kKvHeads, kQHeads / kKvHeads, contexts,
+                                               device_.context().machine()));
+  }
+  double measure(const cuda::AttentionDistribution& distribution) {
     const cuda::Stream& stream = device_.context().stream();
     const cuda::Graph graph(stream, [&] {
       for (const AttentionArgs& a : layers_) {
-        if (distribution != nullptr) {
-          cuda::attention_decode(a, device_.context(), *distribution);
-        } else {
-          cuda::attention_decode(a, device_.context());
-        }
+        cuda::attention_decode(a, device_.context(), distribution);
       }
     });
     constexpr int kRuns = 12;
@@ -160,7 +160,9 @@ void measure(const Case& c) {
                 c.cache == DType::BF16 ? "BF16" : "INT4", c.batch, c.length, name, us,
                 layers.bytes() / us / 1000);
   };
-  print("as chosen", layers.measure(nullptr));
+  print("chosen as short", layers.measure(cuda::AttentionContexts::Short));
+  print("chosen as long", layers.measure(cuda::AttentionContexts::Long));
+  using cuda::AttentionMeeting;
   for (const cuda::AttentionDistribution& d : {cuda::AttentionDistribution{1, 2},
                                                {1, 8},
                                                {2, 2},
@@ -169,12 +171,20 @@ void measure(const Case& c) {
                                                {4, 4},
                                                {8, 2},
                                                {8, 4},
-                                               {8, 8}}) {
-    const int blocks = d.cluster * c.batch * kKvHeads;
+                                               {8, 8},
+                                               {2, 4, AttentionMeeting::Memory},
+                                               {4, 4, AttentionMeeting::Memory},
+                                               {8, 4, AttentionMeeting::Memory},
+                                               {8, 8, AttentionMeeting::Memory},
+                                               {16, 2, AttentionMeeting::Memory},
+                                               {16, 4, AttentionMeeting::Memory},
+                                               {16, 8, AttentionMeeting::Memory}}) {
+    const int blocks = d.blocks * c.batch * kKvHeads;
     if (blocks < 32 || blocks > 512 || (!layers.is_int4() && d.slots < 8)) continue;
     char name[64];
-    std::snprintf(name, sizeof(name), "clusters of %d, rings of %d", d.cluster, d.slots);
-    print(name, layers.measure(&d));
+    std::snprintf(name, sizeof(name), "%d blocks in %s, rings of %d", d.blocks,
+                  d.meeting == AttentionMeeting::Cluster ? "clusters" : "memory", d.slots);
+    print(name, layers.measure(d));
   }
 }
 
@@ -185,8 +195,11 @@ int main() {
   using fut::DType;
   using fut::test::Case;
   // 2048: the step that completes a block of 16, which is packed. All others do not.
-  for (const Case& c : {Case{1, 15}, Case{1, 2040}, Case{1, 2048}, Case{1, 32760}, Case{8, 2040},
-                        Case{32, 2040}, Case{32, 2048}, Case{32, 8184}}) {
+  // Where short steps end (kLongContext) is to be where the two choices cross.
+  for (const Case& c :
+       {Case{1, 15}, Case{1, 2040}, Case{1, 2048}, Case{1, 8184}, Case{1, 12280}, Case{1, 16376},
+        Case{1, 32760}, Case{1, 131064}, Case{2, 32760}, Case{4, 32760}, Case{8, 2040},
+        Case{8, 32760}, Case{32, 2040}, Case{32, 2048}, Case{32, 8184}}) {
     fut::test::measure(c);
   }
   for (const Case& c :

@@ -442,7 +442,8 @@ void Cluster::cluster_wait() {
 std::string run(const Launch& launch, const std::function<void(std::uint8_t*)>& kernel) {
   static Stacks stacks;
   stacks.reserve(static_cast<std::size_t>(launch.cluster * launch.threads));
-  for (int first = 0; first < launch.num_blocks; first += launch.cluster) {
+  for (int done = 0; done < launch.num_blocks; done += launch.cluster) {
+    const int first = launch.backwards ? launch.num_blocks - launch.cluster - done : done;
     std::string error = Cluster(launch, kernel, first, stacks).run();
     if (!error.empty()) return error;
   }

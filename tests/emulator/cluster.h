@@ -22,9 +22,10 @@ inline constexpr int kWarpLanes = 32;
 
 struct Launch {
   int num_blocks = 1;
-  int cluster = 1;
-  int threads = 32;      // of a block, a multiple of 32
-  int shared_bytes = 0;  // of a block
+  int cluster = 1;         // blocks that run at a time; others before them or behind
+  bool backwards = false;  // the last cluster first
+  int threads = 32;        // of a block, a multiple of 32
+  int shared_bytes = 0;    // of a block
   // What copies may read besides what kernels read by themselves.
   const std::uint8_t* readable = nullptr;
   std::int64_t readable_bytes = 0;

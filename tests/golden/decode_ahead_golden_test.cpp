@@ -1,8 +1,10 @@
 // Decode steps that are launched before earlier ones are looked at change no reply: not its tokens, not
 // where it ends, whoever else comes, goes or is cancelled meanwhile.
 #include <algorithm>
+#include <filesystem>
 #include <gtest/gtest.h>
 #include <map>
+#include <utility>
 
 #include "engine/decode_loop.h"
 #include "tests/support/backends.h"
@@ -140,6 +142,52 @@ TEST(DecodeAhead, OneSeesEveryStepsOwnLogits) {
     return seen;
   };
   EXPECT_EQ(logprobs(1), logprobs(3));
+}
+
+// Where contexts of another kind begin is passed by some sequences alone, by others meanwhile, and left behind
+// when a long one ends: no reply depends on it.
+void expect_kinds_of_contexts_change_no_reply(const RunnerOptions& options) {
+  const std::filesystem::path folder = source_path("configs/demo-6m");
+  ModelRunner of_one_kind(folder, options);
+  const auto expected = run(of_one_kind, arrivals(), DecodeLoop::kMostAhead);
+  for (const bool record : {true, false}) {
+    RunnerOptions of_two_kinds = options;
+    of_two_kinds.long_context = 40;
+    of_two_kinds.record_graphs = record;
+    ModelRunner runner(folder, of_two_kinds);
+    for (const int ahead : {1, DecodeLoop::kMostAhead}) {
+      EXPECT_EQ(run(runner, arrivals(), ahead), expected)
+          << ahead << " steps ahead, recorded: " << record;
+    }
+  }
+}
+
+TEST(DecodeAhead, KindsOfContextsChangeNoReply) {
+  expect_kinds_of_contexts_change_no_reply({.precision = Precision::Bf16});
+}
+
+TEST(DecodeAhead, KindsOfContextsChangeNoReplyOnTheGpu) {
+  FUT_REQUIRE_GPU_DEVICE();
+  expect_kinds_of_contexts_change_no_reply({.precision = Precision::Bf16, .gpu = true});
+}
+
+// Recorded once for each kind that a reply comes to, and never again.
+TEST(DecodeAhead, StepsAreRecordedForEachKindOfContextsThatIsReached) {
+  const std::pair<int, int> cases[] = {{0, 1}, {10, 1}, {30, 2}, {60, 1}};
+  for (const auto& [long_context, recordings] : cases) {
+    ModelRunner runner(source_path("configs/demo-6m"),
+                       {.precision = Precision::Bf16, .long_context = long_context});
+    EngineOptions options;
+    options.context_tokens = 128;
+    options.max_sequences = 1;
+    options.kv_cache = runner.kv_cache();
+    Engine engine(runner.backend(), runner.load_model(), options);
+    for (const int salt : {1, 2}) {
+      engine.submit(request(prompt(20, salt), 20));
+      while (!engine.idle()) static_cast<void>(engine.step());
+    }
+    EXPECT_EQ(engine.times().recordings.count, recordings) << long_context;
+  }
 }
 
 TEST(DecodeLoopRows, BeginAnewForClearlyFewerAlone) {

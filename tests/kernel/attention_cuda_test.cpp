@@ -5,6 +5,8 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <memory>
+#include <utility>
 
 #include "kernels/numeric/formats.h"
 #include "tests/support/dense_attention.h"
@@ -204,11 +206,18 @@ std::vector<int> long_lengths() {
   return lengths;
 }
 
-constexpr cuda::AttentionDistribution kDistributions[] = {{1, 2}, {1, 8}, {2, 2}, {2, 8},
-                                                          {4, 8}, {8, 4}, {8, 8}};
+using cuda::AttentionMeeting;
+
+constexpr cuda::AttentionDistribution kDistributions[] = {
+    {1, 2}, {16, 4, AttentionMeeting::Memory}, {1, 8},
+    {2, 2}, {8, 4, AttentionMeeting::Memory},  {2, 8},
+    {4, 8}, {4, 2, AttentionMeeting::Memory},  {8, 4},
+    {8, 8}, {2, 4, AttentionMeeting::Memory}};
 
 std::string name_of(const cuda::AttentionDistribution& d) {
-  return fmt::format("clusters of {}, rings of {}", d.cluster, d.slots);
+  const bool in_cluster = d.meeting == AttentionMeeting::Cluster;
+  return fmt::format("{} blocks in {}, rings of {}", d.blocks, in_cluster ? "clusters" : "memory",
+                     d.slots);
 }
 
 // The needle's value, whichever warps and blocks look for it, up to the longest context.
@@ -283,7 +292,8 @@ TEST(AttentionCuda, GivesTheSameBitsHoweverTheWorkIsHandedOut) {
     Int4CacheReference full(shape, {kCapacity});
     full.store({{{0, 0, kCapacity}}, DType::F32, DType::F16, {}}, numbers);
     Int4Cache cache(backend, shape, {kCapacity});
-    for (const int length : {1, 17, 33, 100, 530, 1024, 1040, 2049, 4096, 4099, 16384, 16999}) {
+    for (const int length :
+         {1, 17, 33, 100, 530, 1024, 1040, 2049, 4096, 4099, 16368, 16369, 16384, 16999}) {
       const Int4CacheBytes before = bytes_before(full, shape, cache.whole(), length, numbers);
       std::vector<float> expected;
       Int4CacheBytes after;
@@ -358,6 +368,48 @@ TEST(AttentionCuda, GivesTheSameBitsAloneAndAmongOthers) {
   }
 }
 
+// One long sequence has all of a step's handed out otherwise: short ones beside it give the bits of a step
+// of short ones, and the long one those that it has alone. Again and again, for what blocks count goes on from
+// zero each time, and in batches of several sizes, which share scratch memory.
+TEST(AttentionCuda, GivesTheSameBitsWhereverBlocksMeet) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const AttentionShape shape = {8, 2, 128, 128, 128};
+  const Numbers numbers = random_numbers();
+  const std::vector<int> lengths = {17000, 40, 1, 129, 16, 300, 2049, 512};
+  AttentionStep history = decode_step({});
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    if (lengths[s] > 1) history.passes.push_back({static_cast<int>(s), 0, lengths[s] - 1});
+  }
+  Int4CacheReference reference(shape, lengths);
+  reference.store(history, numbers);
+  cuda::CudaBackend backend(0);
+  Int4Cache cache(backend, shape, lengths);
+  const auto run = [&](int first, int count, int longest) {
+    AttentionStep step = decode_step({});
+    for (int s = first; s < first + count; ++s) {
+      step.passes.push_back({s, lengths[static_cast<std::size_t>(s)] - 1, 1});
+    }
+    cache.overwrite(reference.bytes());
+    return cache.run(step, numbers, [&](AttentionArgs& a) { a.batch.longest_context = longest; });
+  };
+  const auto cols = static_cast<std::size_t>(shape.q_cols());
+  std::vector<float> alone;
+  for (int s = 0; s < 8; ++s) {
+    const std::vector<float> one = run(s, 1, 0);
+    alone.insert(alone.end(), one.begin(), one.end());
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& [first, count] : {std::pair(0, 1), {0, 8}, {0, 2}, {3, 1}, {1, 7}, {0, 4}}) {
+      for (const int longest : {0, cuda::kLongContext}) {
+        const auto expected = std::span(alone).subspan(static_cast<std::size_t>(first) * cols,
+                                                       static_cast<std::size_t>(count) * cols);
+        EXPECT_TRUE(same_bits(expected, run(first, count, longest), {count, shape.q_cols()}))
+            << count << " sequences from " << first << ", longest " << longest;
+      }
+    }
+  }
+}
+
 // ---- a cache of BF16 ---------------------------------------------------------------------------
 
 std::vector<DenseAttention> dense_cases(DType in, DType out) {
@@ -378,15 +430,20 @@ std::vector<DenseAttention> dense_cases(DType in, DType out) {
 
 TEST(AttentionCuda, ReadsBf16PagesWithinBounds) {
   FUT_REQUIRE_GPU_DEVICE();
-  const auto backend = gpu_backend();
+  const auto backend = std::make_unique<cuda::CudaBackend>(0);
   for (const auto& [in, out] :
        {std::pair(DType::F32, DType::F16), std::pair(DType::BF16, DType::BF16),
         std::pair(DType::BF16, DType::E4M3)}) {
     for (const DenseAttention& c : dense_cases(in, out)) {
       const std::vector<float> q = c.queries();
-      EXPECT_TRUE(within_bounds(c.bounds(q), c.run(*backend, q), c.shape()))
+      const std::vector<float> result = c.run(*backend, q);
+      EXPECT_TRUE(within_bounds(c.bounds(q), result, c.shape()))
           << dtype_name(in) << " to " << dtype_name(out) << ", " << c.num_q_heads << "/"
           << c.num_kv_heads << " heads of " << c.head_dim;
+      const std::vector<float> in_memory = c.run(*backend, q, [&](const AttentionArgs& a) {
+        cuda::attention_decode(a, backend->context(), {16, 2, AttentionMeeting::Memory});
+      });
+      EXPECT_TRUE(same_bits(result, in_memory, c.shape()));
     }
   }
 }

@@ -97,7 +97,7 @@ TEST(Attention, RefusesArraysThatContradictThemselves) {
   const RaggedCase step(backend, {{2, 65}, {1, 3}}, {1, 4}, {65, 3});
   const GuardedActivation q(backend, DType::F32, {3, 4}, normal_values(12, 1));
   const GuardedActivation out(backend, DType::F32, {3, 4});
-  const auto run_with = [&](const char* what, auto change) {
+  const auto run_with = [&](const char* what, auto change, int longest_context = 0) {
     RaggedArrays arrays = step.arrays();
     change(arrays);
     AttentionArgs args;
@@ -106,6 +106,7 @@ TEST(Attention, RefusesArraysThatContradictThemselves) {
     args.num_kv_heads = 1;
     args.head_dim = 4;
     args.batch = step.batch();
+    args.batch.longest_context = longest_context;
     args.batch.positions = arrays.positions.data();
     args.batch.q_indptr = arrays.q_indptr.data();
     args.batch.kv_indptr = arrays.kv_indptr.data();
@@ -123,6 +124,8 @@ TEST(Attention, RefusesArraysThatContradictThemselves) {
   run_with("page past the end", [](RaggedArrays& a) { a.page_table[1] = a.num_pages; });
   run_with("position off by one", [](RaggedArrays& a) { a.positions[1] = 63; });
   run_with("more new tokens than length", [](RaggedArrays& a) { a.kv_lengths[0] = 1; });
+  run_with(
+      "longer than the longest", [](RaggedArrays&) {}, 64);
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ ModelRunner::ModelRunner(const std::filesystem::path& folder, const RunnerOption
   DeviceRequest request;
   request.kind = options.gpu ? DeviceRequest::Kind::Cuda : DeviceRequest::Kind::Cpu;
   request.cpu_threads = options.threads;
+  request.record_graphs = options.record_graphs;
+  request.long_context = options.long_context;
   backend_ = options.tensor_core_sums ? backend_with_tensor_core_sums(options.threads)
                                       : make_backend(request, notice);
   kv_cache_ = resolve_kv_cache(config_, options.precision, options.kv_cache);

@@ -25,6 +25,8 @@ struct RunnerOptions {
   int prefill_chunk = kDefaultPrefillChunk;  // of windows
   bool gpu = false;                          // for tests that have asked FUT_REQUIRE_GPU_DEVICE()
   bool tensor_core_sums = false;             // the CPU, but for products of E4M3
+  bool record_graphs = true;                 // as in DeviceRequest, as what follows
+  int long_context = 0;
 };
 
 class ModelRunner {

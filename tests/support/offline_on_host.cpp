@@ -149,6 +149,9 @@ class OfflineCpuBackend final : public Backend {
   [[nodiscard]] bool runs_ahead() const override { return cpu_->runs_ahead(); }
   [[nodiscard]] bool idle() override { return cpu_->idle(); }
   [[nodiscard]] Procedure capture(Procedure body) override { return body; }
+  [[nodiscard]] int context_kind(int longest_context) const override {
+    return cpu_->context_kind(longest_context);
+  }
   [[nodiscard]] SaturationCounts saturations() const override { return cpu_->saturations(); }
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override {
     return cpu_->time_runs(body, runs);

@@ -89,24 +89,17 @@ void tell_about_rounding(const QuantizeOptions& options, const ModelConfig& conf
               std::min(gptq ? kGptqWindow : kStatisticsWindow, config.max_position_embeddings));
 }
 
-// GPTQ is the CPU's so far.
 std::unique_ptr<Backend> open_quantizer(const QuantizeOptions& options, const ModelConfig& config) {
-  DeviceRequest request = options.device;
-  if (options.packed.method == QuantMethod::Gptq) {
-    if (request.kind == DeviceRequest::Kind::Cuda) {
-      throw usage_error("--method gptq runs on the CPU alone; leave --device out, or use rtn");
-    }
-    request.kind = DeviceRequest::Kind::Cpu;
-  }
-  auto backend = open_backend(request);
-  require_able(backend, config, Precision::Bf16, request);
+  auto backend = open_backend(options.device);
+  require_able(backend, config, Precision::Bf16, options.device);
   return backend;
 }
 
 std::string memory_line(const QuantizeOutcome& outcome) {
   std::string line = fmt::format("peak memory: {} of the host", size_text(outcome.peak_host_bytes));
   if (outcome.peak_device_bytes) {
-    line += fmt::format(", {} of {}", size_text(*outcome.peak_device_bytes), outcome.device);
+    line += fmt::format(", {} of {} ({} by its sizes)", size_text(*outcome.peak_device_bytes),
+                        outcome.device, size_text(outcome.planned_device_bytes));
   }
   return line + "\n";
 }

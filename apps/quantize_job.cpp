@@ -11,6 +11,7 @@
 #include "apps/text_input.h"
 #include "apps/words.h"
 #include "engine/quantize.h"
+#include "engine/quantize_memory.h"
 #include "kernels/error.h"
 #include "loader/checkpoint.h"
 #include "loader/crc32c.h"
@@ -120,7 +121,12 @@ QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
   outcome.seconds = seconds();
   outcome.device = backend.description();
   outcome.peak_host_bytes = peak_host_bytes();
-  if (!backend.memory().is_the_hosts) outcome.peak_device_bytes = peak.bytes();
+  if (!backend.memory().is_the_hosts) {
+    const ModelConfig config = load_model_config(job.source);
+    outcome.peak_device_bytes = peak.bytes();
+    outcome.planned_device_bytes = quantizer_bytes(
+        config, job.options, calibration_size(config, job.options, outcome.text_tokens));
+  }
   return outcome;
 }
 

@@ -43,6 +43,8 @@ struct QuantizeOutcome {
   std::uint64_t peak_host_bytes = 0;  // of the process since it began
   std::optional<std::uint64_t>
       peak_device_bytes;  // beside what was in use before; a device's alone
+  std::uint64_t planned_device_bytes =
+      0;  // quantizer_bytes(), without libraries and scratch memory
 };
 
 // Throws as quantize_folder, and Interrupted; nothing is left under the target then. `backend` as

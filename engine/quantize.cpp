@@ -8,6 +8,7 @@
 
 #include "engine/parallel.h"
 #include "engine/quantize_gptq.h"
+#include "engine/quantize_memory.h"
 #include "engine/quantize_state.h"
 #include "engine/quantize_stream.h"
 #include "engine/token_ids.h"
@@ -65,6 +66,9 @@ struct Windows {
   CalibrationWindows statistics;
   CalibrationWindows gptq;  // empty for round-to-nearest
 
+  [[nodiscard]] CalibrationSize size() const {
+    return {count_tokens(statistics), count_tokens(gptq), static_cast<std::int64_t>(longest())};
+  }
   [[nodiscard]] std::size_t longest() const {
     return std::max(statistics.front().size(), gptq.empty() ? 0 : gptq.front().size());
   }
@@ -99,20 +103,14 @@ ReportCard start_card(const PackedOptions& options, const Windows& windows,
   return card;
 }
 
-// A matrix that GPTQ could not serve is said aloud, not only in its line of the card.
-void add_reports(ReportCard& card, const QuantizedLayer& layer) {
-  for (const MatrixReport& report : layer.reports) {
-    card.matrices.push_back(report);
-    if (report.note.starts_with(kRoundedToNearest)) {
-      card.notices.push_back(fmt::format("{}: {}", report.name, report.note));
-    }
-  }
-}
-
-GptqOptions gptq_options(const PackedOptions& options) {
-  GptqOptions out;
-  out.group_size = options.group_size;
-  return out;
+void require_memory(const Backend& backend, std::uint64_t needed) {
+  const std::uint64_t free = backend.memory().free_bytes;
+  if (needed <= free) return;
+  throw capacity_error(
+      "quantising takes {:.1f} GB of {}, of which {:.1f} GB are free; give it fewer "
+      "--calib-tokens, "
+      "or quantise with --device cpu",
+      static_cast<double>(needed) / 1e9, backend.description(), static_cast<double>(free) / 1e9);
 }
 
 // A folder's tensors in their order; what is done to the layers is the caller's.
@@ -150,14 +148,15 @@ class FolderQuantizer {
   [[nodiscard]] int first_layer() const {
     return static_cast<int>(writer_.resumed_tensors()) / kNumPackedLayerTensors;
   }
-  void restore(ReportCard& card, std::span<HiddenStates* const> hidden) const {
-    if (writer_.resumed_tensors() > 0) restore_state(writer_.resumed_state(), card, hidden);
+  void restore(ReportCard& card, std::span<HiddenStates* const> hidden) {
+    if (writer_.resumed_tensors() > 0) restore_state(writer_.take_resumed_state(), card, hidden);
   }
 
   void run_on_device(Backend& backend, const Windows& windows, ReportCard& card) {
-    DeviceQuantizer quantizer(backend, weights_, config_, options_, windows.statistics, tick_);
-    HiddenStates* hidden = &quantizer.hidden();
-    restore(card, {&hidden, 1});
+    require_memory(backend, quantizer_bytes(config_, options_, windows.size()));
+    DeviceQuantizer quantizer(backend, weights_, config_, options_, windows.statistics, tick_,
+                              windows.gptq);
+    restore(card, quantizer.hidden());
     quantizer.go_on_at(first_layer());
     const LayerProgress progress{[&](int layer) { counter_.begin_layer(layer); },
                                  [&](std::uint64_t weights) { counter_.add(weights); }};
@@ -180,6 +179,7 @@ class FolderQuantizer {
     if (gptq) hidden.insert(hidden.end(), {gptq->hidden()[0], gptq->hidden()[1]});
     restore(card, hidden);
     calibrator.go_on_at(first_layer());
+    SavingTimes saving;
     for (int i = first_layer(); i < config_.num_layers; ++i) {
       counter_.begin_layer(i);
       CalibratedLayer calibrated = calibrator.next();
@@ -187,10 +187,10 @@ class FolderQuantizer {
       const QuantizedLayer quantized =
           gptq ? gptq->next(layer, count_)
                : quantize_layer_rtn(layer, calibrated.statistics, options_, parallel_for_, count_);
-      add_reports(card, quantized);
+      add_reports(card, quantized.reports);
       packer_.append_layer(
           i, pack_layer(config_, layer, quantized, calibrated.statistics, parallel_for_),
-          save_state(card, hidden));
+          saving.is_due(state_bytes(hidden)) ? save_state(card, hidden) : SavedState());
     }
   }
 
@@ -211,8 +211,9 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
                            const std::filesystem::path& target, const PackedOptions& options,
                            std::span<const std::int32_t> calibration, bool overwrite,
                            const QuantizeProgress& progress, int threads) {
-  FUT_CHECK(options.method == QuantMethod::Rtn || backend.offline_ops() == nullptr,
-            "{} rounds to nearest alone", backend.description());
+  if (options.method == QuantMethod::Gptq && backend.offline_ops() != nullptr) {
+    (void)backend.offline_ops()->gptq();  // libraries are missed before a weight is read
+  }
   ModelConfig config = load_model_config(source);
   const Checkpoint checkpoint = Checkpoint::open(source, config);
   check_packable(config, options.group_size);

@@ -30,14 +30,13 @@ using QuantizeProgress =
     std::function<void(std::string_view stage, std::uint64_t done, std::uint64_t total)>;
 
 // Writes `target`, which must not exist yet or be a quantised folder with `overwrite` set.
-// On a backend with offline_ops() layers are calibrated (in BF16) and quantised there, and method is
-// Rtn; on another one, which computes in float32, the host's loops do it. Those and the others that
-// are no op run on `threads` threads (0: one for each core). `calibration` is the whole text as ids,
+// On a backend with offline_ops() layers are calibrated (in BF16) and quantised there; on another one,
+// which computes in float32, the host's loops do it. Those and the others that are no op run on `threads` threads (0: one for each core). `calibration` is the whole text as ids,
 // BOS in front where the model's texts have it; options.calibration_tokens of it are used, rounded
 // down to whole windows (the card has the number), or all there are (a notice of the card says so).
 // The bytes written depend on source, options and calibration alone, and on which of the two kinds of
-// backend it is. Throws Data for what cannot be quantised, before anything is computed; Runtime where
-// writing fails. What `progress` throws ends it as well.
+// backend it is. Throws Data for what cannot be quantised, before anything is computed; Device where a
+// device lacks what the method needs; Runtime where writing fails. What `progress` throws ends it as well.
 // Nothing is left under `target` then.
 ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,
                            const std::filesystem::path& target, const PackedOptions& options,

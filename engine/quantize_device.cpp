@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/quantize_gptq.h"
 #include "engine/upload.h"
 
 namespace fut {
@@ -32,8 +33,10 @@ std::int64_t most(const ModelConfig& config, const Count& count) {
   return most;
 }
 
-std::int64_t longest(const CalibrationWindows& windows) {
-  return std::ranges::max_element(windows, {}, [](const auto& w) { return w.size(); })->size();
+std::size_t longest(const CalibrationWindows& windows) {
+  std::size_t most = 0;
+  for (const auto& window : windows) most = std::max(most, window.size());
+  return most;
 }
 
 }  // namespace
@@ -89,13 +92,15 @@ LayerSums DeviceSums::download(std::int64_t tokens) const {
 
 DeviceQuantizer::DeviceQuantizer(Backend& backend, const WeightTransforms& weights,
                                  const ModelConfig& config, const PackedOptions& options,
-                                 const CalibrationWindows& windows, std::function<void()> tick)
+                                 const CalibrationWindows& windows, std::function<void()> tick,
+                                 const CalibrationWindows& gptq_windows)
     : backend_(backend),
       ops_(*backend.offline_ops()),
       config_(config),
       options_(options),
       parallel_for_(weights.parallel_for()),
-      runner_(backend, config, static_cast<int>(longest(windows)), std::move(tick), DType::BF16),
+      runner_(backend, config, static_cast<int>(std::max(longest(windows), longest(gptq_windows))),
+              tick, DType::BF16),
       hidden_(backend, weights, windows, DType::BF16),
       sums_(backend, config),
       tokens_(count_tokens(windows)) {
@@ -119,6 +124,15 @@ DeviceQuantizer::DeviceQuantizer(Backend& backend, const WeightTransforms& weigh
   importance_ = allocate_for<float>(backend, most_cols);
   exponents_ = allocate_for<std::int32_t>(backend, std::max(most_rows, most_cols));
   first_bad_ = allocate_for<std::uint64_t>(backend, 1);
+  if (gptq_windows.empty()) return;
+  gptq_ = std::make_unique<DeviceGptq>(backend, weights, config, gptq_options(options), runner_,
+                                       gptq_windows, std::move(tick));
+}
+
+std::vector<HiddenStates*> DeviceQuantizer::hidden() {
+  std::vector<HiddenStates*> all = {&hidden_};
+  if (gptq_ != nullptr) all.insert(all.end(), {gptq_->hidden()[0], gptq_->hidden()[1]});
+  return all;
 }
 
 MatrixView<float> DeviceQuantizer::matrix(PackedMatrix which) const {
@@ -137,14 +151,21 @@ void DeviceQuantizer::load(const TransformedLayer& w) {
     }
     FUT_CHECK(first * sizeof(float) == buffer.bytes(), "{} weights for {} bytes", first,
               buffer.bytes());
-    runner_.set_rounded(which, buffer.as<float>());
   };
   load_matrix(PackedMatrix::QkvProj, {&w.q_proj, &w.k_proj, &w.v_proj});
   load_matrix(PackedMatrix::OProj, {&w.o_proj});
   load_matrix(PackedMatrix::GateUpProj, {&w.gate_proj, &w.up_proj});
   load_matrix(PackedMatrix::DownProj, {&w.down_proj});
-  backend_
-      .synchronize();  // ops take weights for what nobody writes, and read them ahead of their turn
+  round_for_runner();
+}
+
+// Ops take weights for what nobody writes, and read them ahead of their turn.
+void DeviceQuantizer::round_for_runner() {
+  for (int m = 0; m < kNumPackedMatrices; ++m) {
+    const auto which = static_cast<PackedMatrix>(m);
+    runner_.set_rounded(which, matrix(which).data);
+  }
+  backend_.synchronize();
 }
 
 LayerSums DeviceQuantizer::calibrate() {
@@ -199,23 +220,40 @@ void DeviceQuantizer::refuse_bad_weight(const PackedMatrixShape& shape, const st
   throw_no_int4_scale(name, index / shape.cols, index % shape.cols, value[0]);
 }
 
+void DeviceQuantizer::round(PackedMatrix which, const std::string& name,
+                            std::span<const float> importance) {
+  const MatrixView<float> w = matrix(which);
+  check_importance(name, w.cols, importance);
+  upload_values(backend_, importance_, std::vector<float>(importance.begin(), importance.end()));
+  upload_values(backend_, first_bad_,
+                std::vector<std::uint64_t>{std::numeric_limits<std::uint64_t>::max()});
+  ops_.round_to_int4({{w.data, w.rows, w.cols, w.row_stride},
+                      importance_.as<float>(),
+                      options_.group_size,
+                      options_.scale_rule == ScaleRule::Searched,
+                      codes_.as<std::int8_t>(),
+                      scales_.as<std::uint16_t>(),
+                      first_bad_.as<std::uint64_t>()});
+  refuse_bad_weight(packed_matrix_shape(config_, which), name, w.data);
+}
+
 MatrixReport DeviceQuantizer::quantize(PackedMatrix which, std::span<const float> importance,
                                        PackedMatrixBytes& out) {
   MatrixReport report;
   report.name = packed_matrix_name(next_layer_, which);
   const PackedMatrixShape shape = packed_matrix_shape(config_, which);
-  check_importance(report.name, shape.cols, importance);
-  upload_values(backend_, importance_, std::vector<float>(importance.begin(), importance.end()));
-  upload_values(backend_, first_bad_,
-                std::vector<std::uint64_t>{std::numeric_limits<std::uint64_t>::max()});
   const MatrixView<float> w = matrix(which);
   const MatrixView<const float> read = {w.data, w.rows, w.cols, w.row_stride};
-  const auto* weight = importance_.as<float>();
   auto* codes = codes_.as<std::int8_t>();
   auto* scales = scales_.as<std::uint16_t>();
-  ops_.round_to_int4({read, weight, options_.group_size, options_.scale_rule == ScaleRule::Searched,
-                      codes, scales, first_bad_.as<std::uint64_t>()});
-  refuse_bad_weight(shape, report.name, w.data);
+  const auto* weight = importance_.as<float>();
+  if (gptq_ != nullptr) {
+    report = gptq_->quantize(which, report.name, read,
+                             {w.rows, w.cols, options_.group_size, codes, scales});
+    weight = gptq_->importance();
+  } else {
+    round(which, report.name, importance);
+  }
   ops_.weighted_errors({read, weight, options_.group_size, codes, scales, row_numbers_.as<double>(),
                         row_energies_.as<double>()});
   const layout::Int4Tile tile = shape.tile(options_.group_size);
@@ -256,6 +294,7 @@ DeviceQuantizer::Reports DeviceQuantizer::next(
   require_finite(next_layer_, sums);
   const LayerExponents exponents = choose_exponents(config_, options_, w, sums, parallel_for_);
   shift(exponents);
+  if (gptq_ != nullptr) round_for_runner();
   sums.scale(exponents);
   LayerStatistics& statistics = out.statistics = statistics_of(sums, config_.num_kv_heads);
   const std::array<std::span<const float>, kNumPackedMatrices> importances = {

@@ -8,16 +8,12 @@ std::size_t index_of(PackedMatrix which) {
   return static_cast<std::size_t>(which);
 }
 
-// The diagonal of H over its mean: what quantize_gptq weighs columns with.
-std::vector<float> importance_of(const SquareMatrix& h) {
-  double mean = 0;
-  for (std::int64_t i = 0; i < h.size; ++i) mean += h.row(i)[i] / static_cast<double>(h.size);
-  std::vector<float> importance;
-  for (std::int64_t i = 0; i < h.size; ++i) {
-    importance.push_back(static_cast<float>(h.row(i)[i] / mean));
-  }
-  return importance;
+HostRows difference(HostRows a, const HostRows& b) {
+  for (std::size_t i = 0; i < a.values.size(); ++i) a.values[i] -= b.values[i];
+  return a;
 }
+
+}  // namespace
 
 std::string note_of(const GptqFactor& factor) {
   if (!factor.usable) {
@@ -36,12 +32,20 @@ std::string note_of(const GptqFactor& factor) {
   return note;
 }
 
-HostRows difference(HostRows a, const HostRows& b) {
-  for (std::size_t i = 0; i < a.values.size(); ++i) a.values[i] -= b.values[i];
-  return a;
+GptqOptions gptq_options(const PackedOptions& options) {
+  GptqOptions out;
+  out.group_size = options.group_size;
+  return out;
 }
 
-}  // namespace
+void add_reports(ReportCard& card, std::span<const MatrixReport> reports) {
+  for (const MatrixReport& report : reports) {
+    card.matrices.push_back(report);
+    if (report.note.starts_with(kRoundedToNearest)) {
+      card.notices.push_back(fmt::format("{}: {}", report.name, report.note));
+    }
+  }
+}
 
 SequentialGptq::SequentialGptq(Backend& backend, const WeightTransforms& weights,
                                LayerRunner& quantised, LayerRunner& original,
@@ -76,7 +80,8 @@ HostMatrix SequentialGptq::quantize(const HostMatrix& w, const Moments& moments,
   GptqResult result = quantize_gptq(target, moments.h, factor, options_, parallel_for_);
   MatrixReport& report = out.reports[index_of(which)];
   report.name = w.name;
-  report.relative_error = relative_error(w, result.matrix, importance_of(moments.h), parallel_for_);
+  report.relative_error =
+      relative_error(w, result.matrix, column_importance(diagonal_of(moments.h)), parallel_for_);
   if (result.report.output_energy > 0) {
     report.relative_loss = result.report.loss / result.report.output_energy;
     report.rtn_loss = result.report.rtn_loss / result.report.output_energy;

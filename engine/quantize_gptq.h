@@ -5,6 +5,8 @@
 
 #include <array>
 #include <functional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "engine/quantize_layer.h"
@@ -14,6 +16,14 @@ namespace fut {
 
 // How the note of a matrix begins that GPTQ had to leave to round-to-nearest.
 inline constexpr std::string_view kRoundedToNearest = "rounded to nearest";
+
+[[nodiscard]] GptqOptions gptq_options(const PackedOptions& options);
+
+// A matrix that GPTQ could not serve is said aloud, not only in its line of the card.
+void add_reports(ReportCard& card, std::span<const MatrixReport> reports);
+
+// What the card says of a matrix beside its numbers.
+[[nodiscard]] std::string note_of(const GptqFactor& factor);
 
 // Layers in order. Two streams of hidden states go through the model: one through the quantised
 // matrices, which Hessians are taken of, and one through the weights as they were, which tells what

@@ -93,8 +93,7 @@ void TensorPacker::append_rows(const std::string& tensor, const HostMatrix& rows
   append(tensor, bits);
 }
 
-void TensorPacker::append_layer(int index, const PackedLayer& layer,
-                                std::span<const std::byte> state) {
+void TensorPacker::append_layer(int index, const PackedLayer& layer, const SavedState& state) {
   const LayerStatistics& statistics = layer.statistics;
   for (std::size_t m = 0; m < layer.matrices.size(); ++m) {
     const auto which = static_cast<PackedMatrix>(m);
@@ -114,7 +113,7 @@ void TensorPacker::append_layer(int index, const PackedLayer& layer,
   append(name(index, PackedLayerTensor::StatsDownInput), statistics.down_input);
   append(name(index, PackedLayerTensor::StatsSwiglu), swiglu);
   append(name(index, PackedLayerTensor::StatsValueAmax), statistics.value_amax);
-  writer_.save_progress(state);
+  if (!state.empty()) writer_.save_progress(state);
 }
 
 void TensorPacker::append_head(const RowsDone& done) {

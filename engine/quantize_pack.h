@@ -38,8 +38,8 @@ class TensorPacker {
   using RowsDone = std::function<void(const HostMatrix& rows)>;
   void append_embedding(const RowsDone& done = {});
   // Layers in order. `state` is what their author needs to go on after this one, see
-  // PackedWriter::save_progress.
-  void append_layer(int index, const PackedLayer& layer, std::span<const std::byte> state);
+  // PackedWriter::save_progress; nothing is saved where there is none.
+  void append_layer(int index, const PackedLayer& layer, const SavedState& state);
   void append_head(const RowsDone& done = {});
 
  private:

@@ -137,6 +137,14 @@ void LayerRunner::set_rounded(PackedMatrix which, const float* values) {
       {values, matrix.buffer.as<std::uint16_t>(), matrix.rows * matrix.cols});
 }
 
+void LayerRunner::set_dequantised(PackedMatrix which, const Int4Rows& q) {
+  const Matrix& matrix = weights(which);
+  FUT_CHECK(!is_plain() && q.rows == matrix.rows && q.cols == matrix.cols,
+            "{} x {} for {} x {} in {}", q.rows, q.cols, matrix.rows, matrix.cols,
+            dtype_name(type_));
+  backend_.offline_ops()->gptq().dequantise({q, matrix.buffer.as<std::uint16_t>()});
+}
+
 void LayerRunner::start_window(std::int64_t tokens) {
   FUT_CHECK(tokens >= 1 && tokens <= max_tokens_, "a window of {} tokens, room for {}", tokens,
             max_tokens_);

@@ -39,6 +39,7 @@ class HiddenStates {
   [[nodiscard]] std::int64_t num_windows() const { return std::ssize(begins_) - 1; }
   [[nodiscard]] ActivationView window(std::int64_t index) const;
 
+  [[nodiscard]] std::size_t bytes() const { return data_.bytes(); }
   // All of them as bytes, and back from such.
   [[nodiscard]] std::vector<std::byte> save() const;
   void restore(std::span<const std::byte> bytes);
@@ -68,6 +69,8 @@ class LayerRunner {
   void set_down_proj(Parts parts) { upload(PackedMatrix::DownProj, parts); }
   // The same in BF16: rounded from float32 that the backend holds, all parts in one piece.
   void set_rounded(PackedMatrix which, const float* weights);
+  // Codes times scales, rounded.
+  void set_dequantised(PackedMatrix which, const Int4Rows& weights);
 
   // The input of qkv_proj and of gate_up_proj: x / sqrt(mean(x^2) + eps), no gain.
   [[nodiscard]] HostRows normalised(ConstActivationView x) const;

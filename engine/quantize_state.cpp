@@ -1,50 +1,39 @@
-// Parts one after the other, each with its length in front.
+// The card's text first, then hidden states one after the other.
 #include "engine/quantize_state.h"
 
-#include <cstdint>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "kernels/check.h"
 
 namespace fut {
-namespace {
 
-void put(std::vector<std::byte>& bytes, std::span<const std::byte> part) {
-  const std::uint64_t size = part.size();
-  const auto length = std::as_bytes(std::span(&size, 1));
-  bytes.insert(bytes.end(), length.begin(), length.end());
-  bytes.insert(bytes.end(), part.begin(), part.end());
+bool SavingTimes::is_due(std::uint64_t bytes, Clock::time_point now) {
+  if (bytes > kSmallState && now - last_ < kBetweenLargeStates) return false;
+  last_ = now;
+  return true;
 }
 
-std::span<const std::byte> take(std::span<const std::byte>& rest) {
-  std::uint64_t size = 0;
-  FUT_CHECK(rest.size() >= sizeof(size), "{} bytes of a saved state", rest.size());
-  std::memcpy(&size, rest.data(), sizeof(size));
-  rest = rest.subspan(sizeof(size));
-  FUT_CHECK(rest.size() >= size, "{} bytes of a saved part of {}", rest.size(), size);
-  const auto part = rest.first(static_cast<std::size_t>(size));
-  rest = rest.subspan(part.size());
-  return part;
-}
-
-}  // namespace
-
-std::vector<std::byte> save_state(const ReportCard& card, std::span<HiddenStates* const> hidden) {
-  std::vector<std::byte> bytes;
-  const std::string text = report_card_json(card);
-  put(bytes, std::as_bytes(std::span(text)));
-  for (const HiddenStates* states : hidden) put(bytes, states->save());
+std::uint64_t state_bytes(std::span<HiddenStates* const> hidden) {
+  std::uint64_t bytes = 0;
+  for (const HiddenStates* states : hidden) bytes += states->bytes();
   return bytes;
 }
 
-void restore_state(std::span<const std::byte> bytes, ReportCard& card,
+SavedState save_state(const ReportCard& card, std::span<HiddenStates* const> hidden) {
+  const std::string text = report_card_json(card);
+  const auto bytes = std::as_bytes(std::span(text));
+  SavedState state;
+  state.emplace_back(bytes.begin(), bytes.end());
+  for (const HiddenStates* states : hidden) state.push_back(states->save());
+  return state;
+}
+
+void restore_state(const SavedState& state, ReportCard& card,
                    std::span<HiddenStates* const> hidden) {
-  const std::span<const std::byte> text = take(bytes);
-  card = parse_report_card({reinterpret_cast<const char*>(text.data()), text.size()});
-  for (HiddenStates* states : hidden) states->restore(take(bytes));
-  FUT_CHECK(bytes.empty(), "{} bytes after a saved state", bytes.size());
+  FUT_CHECK(state.size() == 1 + hidden.size(), "{} parts of a saved state for {} streams",
+            state.size(), hidden.size());
+  card = parse_report_card({reinterpret_cast<const char*>(state[0].data()), state[0].size()});
+  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i]->restore(state[i + 1]);
 }
 
 }  // namespace fut

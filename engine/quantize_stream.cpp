@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "engine/quantize_gptq.h"
 #include "engine/quantize_state.h"
 
 namespace fut {
@@ -14,11 +15,12 @@ void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, 
     weights.read_layer(index, memory);
     return memory;
   };
-  const auto write = [&packer](int index, PackedLayer layer, std::vector<std::byte> state) {
+  const auto write = [&packer](int index, PackedLayer layer, const SavedState& state) {
     packer.append_layer(index, layer, state);
     return layer;
   };
   if (layers.begin == layers.end) return;
+  SavingTimes saving;
   TransformedLayer spare_weights;
   PackedLayer spare_bytes;
   // Their destructors wait for the threads.
@@ -33,12 +35,13 @@ void stream_layers(DeviceQuantizer& quantizer, const WeightTransforms& weights, 
     }
     PackedLayer packed = std::move(spare_bytes);
     const DeviceQuantizer::Reports reports = quantizer.next(layer, packed, progress.add);
-    card.matrices.insert(card.matrices.end(), reports.begin(), reports.end());
+    add_reports(card, reports);
     spare_weights = std::move(layer);
     if (writing.valid()) spare_bytes = writing.get();
-    HiddenStates* hidden = &quantizer.hidden();
+    const std::vector<HiddenStates*> hidden = quantizer.hidden();
     writing =
-        std::async(std::launch::async, write, i, std::move(packed), save_state(card, {&hidden, 1}));
+        std::async(std::launch::async, write, i, std::move(packed),
+                   saving.is_due(state_bytes(hidden)) ? save_state(card, hidden) : SavedState());
   }
   writing.get();
 }

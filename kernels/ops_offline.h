@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops_gptq.h"
 #include "kernels/tensor.h"
 
 namespace fut {
@@ -117,6 +118,9 @@ class OfflineOps {
   virtual void weighted_errors(const WeightedErrorsArgs& a) = 0;
   virtual void pack_int4(const PackInt4Args& a) = 0;
   virtual void pack_e4m3(const PackE4m3Args& a) = 0;
+  // What GPTQ asks beside. The first call opens the libraries that products are left to; throws Device,
+  // naming the one that cannot be used.
+  [[nodiscard]] virtual GptqOps& gptq() = 0;
 };
 
 }  // namespace fut

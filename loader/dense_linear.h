@@ -26,6 +26,12 @@ struct SquareMatrix {
   [[nodiscard]] const double* row(std::int64_t r) const { return values.data() + r * size; }
 };
 
+[[nodiscard]] inline std::vector<double> diagonal_of(const SquareMatrix& m) {
+  std::vector<double> diagonal;
+  for (std::int64_t i = 0; i < m.size; ++i) diagonal.push_back(m.row(i)[i]);
+  return diagonal;
+}
+
 // C[m, n] += A[m, k] B[k, n]; nothing may overlap. On the calling thread; k ascending for each
 // element of C, starting from C's own value.
 void add_product(MatrixView<double> c, MatrixView<const double> a, MatrixView<const double> b);

@@ -54,12 +54,6 @@ Int4Scale scale_at(const QuantizedMatrix& q, std::int64_t row, std::int64_t col)
   return {q.row_scales(row)[col / q.group_size]};
 }
 
-double mean_diagonal(const SquareMatrix& h) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < h.size; ++i) sum += h.row(i)[i];
-  return sum / static_cast<double>(h.size);
-}
-
 // ---- the sweep ------------------------------------------------------------------------------
 
 // Columns order[begin .. end) of one row: codes, and -error / U_jj of each into `negated`, applied
@@ -254,17 +248,9 @@ void check_hessian(const std::string& input_name, const SquareMatrix& h) {
   for (std::int64_t i = 0; i < h.size; ++i) {
     for (std::int64_t j = 0; j < h.size; ++j) {
       if (!std::isfinite(h.row(i)[j]) || (i == j && h.row(i)[j] < 0)) {
-        throw data_error(
-            "{}: the calibration statistics of inputs {} and {} sum to {}, which no activations "
-            "give; check the checkpoint with --precision f32",
-            input_name, i, j, h.row(i)[j]);
+        throw_bad_hessian(input_name, i, j, h.row(i)[j]);
       }
     }
-  }
-  if (!(mean_diagonal(h) > 0)) {
-    throw data_error(
-        "{}: all {} inputs are zero on the whole calibration text; use another text (--calib)",
-        input_name, h.size);
   }
 }
 
@@ -287,29 +273,66 @@ SquareMatrix permuted(const SquareMatrix& h, const std::vector<std::int64_t>& or
 
 }  // namespace
 
-GptqFactor factor_hessian(const std::string& input_name, const SquareMatrix& h,
-                          const GptqOptions& options, const ParallelFor& parallel_for) {
+double mean_of(std::span<const double> diagonal) {
+  return std::accumulate(diagonal.begin(), diagonal.end(), 0.0) /
+         static_cast<double>(diagonal.size());
+}
+
+std::vector<float> column_importance(std::span<const double> diagonal) {
+  const double mean = mean_of(diagonal);
+  std::vector<float> importance;
+  for (const double value : diagonal) importance.push_back(static_cast<float>(value / mean));
+  return importance;
+}
+
+void throw_bad_hessian(const std::string& input_name, std::int64_t i, std::int64_t j,
+                       double value) {
+  throw data_error(
+      "{}: the calibration statistics of inputs {} and {} sum to {}, which no activations give; "
+      "check the checkpoint with --precision f32",
+      input_name, i, j, value);
+}
+
+GptqFactor start_factor(const std::string& input_name, std::span<const double> diagonal,
+                        const GptqOptions& options) {
   FUT_CHECK(options.damping > 0, "damping {}", options.damping);
-  check_hessian(input_name, h);
-  GptqFactor factor;
-  factor.order.resize(static_cast<std::size_t>(h.size));
-  std::iota(factor.order.begin(), factor.order.end(), 0);
-  if (options.act_order) {
-    std::ranges::stable_sort(
-        factor.order, [&](std::int64_t a, std::int64_t b) { return h.row(a)[a] > h.row(b)[b]; });
+  if (!(mean_of(diagonal) > 0)) {
+    throw data_error(
+        "{}: all {} inputs are zero on the whole calibration text; use another text (--calib)",
+        input_name, diagonal.size());
   }
-  for (std::int64_t i = 0; i < h.size; ++i) {
-    if (h.row(i)[i] == 0) factor.dead_columns.push_back(i);
+  GptqFactor factor;
+  factor.order.resize(diagonal.size());
+  std::iota(factor.order.begin(), factor.order.end(), 0);
+  const auto at = [&](std::int64_t i) { return diagonal[static_cast<std::size_t>(i)]; };
+  if (options.act_order) {
+    std::ranges::stable_sort(factor.order,
+                             [&](std::int64_t a, std::int64_t b) { return at(a) > at(b); });
+  }
+  for (std::int64_t i = 0; i < std::ssize(diagonal); ++i) {
+    if (at(i) == 0) factor.dead_columns.push_back(i);
   }
   factor.damping = options.damping;
-  while (true) {
-    factor.upper = permuted(h, factor.order, factor.damping * mean_diagonal(h), parallel_for);
+  return factor;
+}
+
+bool raise_damping(GptqFactor& factor) {
+  factor.usable = factor.damping_raises < kMaxDampingRaises;
+  if (!factor.usable) return false;
+  factor.damping *= kDampingRaise;
+  ++factor.damping_raises;
+  return true;
+}
+
+GptqFactor factor_hessian(const std::string& input_name, const SquareMatrix& h,
+                          const GptqOptions& options, const ParallelFor& parallel_for) {
+  check_hessian(input_name, h);
+  const std::vector<double> diagonal = diagonal_of(h);
+  GptqFactor factor = start_factor(input_name, diagonal, options);
+  do {
+    factor.upper = permuted(h, factor.order, factor.damping * mean_of(diagonal), parallel_for);
     if (!inverse_upper_factor(factor.upper, parallel_for)) return factor;
-    if (factor.damping_raises == kMaxDampingRaises) break;
-    factor.damping *= kDampingRaise;
-    ++factor.damping_raises;
-  }
-  factor.usable = false;
+  } while (raise_damping(factor));
   factor.upper = {};
   return factor;
 }
@@ -325,11 +348,9 @@ GptqResult quantize_gptq(const HostMatrix& w, const SquareMatrix& h, const GptqF
   for (const std::int64_t dead : factor.dead_columns) {
     for (std::int64_t r = 0; r < w.rows; ++r) live.row(r)[dead] = 0;
   }
-  const double mean = mean_diagonal(h);
-  Problem problem{live, h, factor, options, {}, factor.damping * mean};
-  for (std::int64_t c = 0; c < w.cols; ++c) {
-    problem.importance.push_back(static_cast<float>(h.row(c)[c] / mean));
-  }
+  const std::vector<double> diagonal = diagonal_of(h);
+  const Problem problem{
+      live, h, factor, options, column_importance(diagonal), factor.damping * mean_of(diagonal)};
   GptqResult result{QuantizedMatrix(w.rows, w.cols, options.group_size), {}};
   std::vector<RowReport> rows(static_cast<std::size_t>(w.rows));
   const std::int64_t num_slabs = (w.rows + kSlabRows - 1) / kSlabRows;

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "loader/dense_linear.h"
@@ -41,6 +43,19 @@ struct GptqFactor {
   int damping_raises = 0;  // how often it had to be multiplied by 10 before H could be factored
   bool usable = true;      // false: not even then; matrices are rounded to nearest
 };
+
+// What the diagonal of H alone tells: order, dead columns, the first damping. No factor yet. Throws Data,
+// naming the input, where all of it is zero.
+[[nodiscard]] GptqFactor start_factor(const std::string& input_name,
+                                      std::span<const double> diagonal, const GptqOptions& options);
+[[nodiscard]] double mean_of(std::span<const double> diagonal);
+// What rounding to nearest weighs columns with: the diagonal over its mean.
+[[nodiscard]] std::vector<float> column_importance(std::span<const double> diagonal);
+// More damping after a factor that was not found. False: enough was tried, it is not usable.
+[[nodiscard]] bool raise_damping(GptqFactor& factor);
+// What factor_hessian throws of an element that no activations give.
+[[noreturn]] void throw_bad_hessian(const std::string& input_name, std::int64_t i, std::int64_t j,
+                                    double value);
 
 // h: both triangles. Throws Data, naming the input, where H is not finite, has a negative diagonal
 // or is zero altogether. Takes n^2 doubles beside h.

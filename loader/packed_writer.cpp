@@ -145,11 +145,12 @@ PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMeta
 
 bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
   if (resume_key_.empty()) return false;
-  std::optional<PackedProgress> progress = read_progress(abandoned);
-  if (!progress || progress->key != resume_key_ || progress->tensors >= tensors_.size() - 1) {
+  std::optional<FoundProgress> found = read_progress(abandoned);
+  if (!found || found->progress.key != resume_key_ ||
+      found->progress.tensors >= tensors_.size() - 1) {
     return false;
   }
-  resumed_tensors_ = static_cast<std::size_t>(progress->tensors);
+  resumed_tensors_ = static_cast<std::size_t>(found->progress.tensors);
   try {
     const FileReader file = FileReader::open(abandoned / kModelFileName);
     const std::uint64_t begin = kSafetensorsPrefixBytes + header_bytes_;
@@ -161,7 +162,7 @@ bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
   } catch (const Error&) {  // it goes the way of what cannot be gone on with
     return false;
   }
-  if (checksums_.chunks() != progress->chunks) return false;
+  if (checksums_.chunks() != found->progress.chunks) return false;
   // What comes after the tensors is written once more.
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(abandoned, ignored)) {
@@ -170,17 +171,16 @@ bool PackedWriter::take_up(const std::filesystem::path& abandoned) {
       std::filesystem::remove(entry.path(), ignored);
     }
   }
-  resumed_state_ = std::move(progress->state);
+  resumed_state_ = std::move(found->state);
   return true;
 }
 
-void PackedWriter::save_progress(std::span<const std::byte> state) {
+void PackedWriter::save_progress(const SavedState& state) {
   FUT_CHECK(partial_ != nullptr && appended_ == 0, "{} bytes of {} are there", appended_,
             tensors_[current_].name);
   if (resume_key_.empty()) return;
   try {
-    write_progress(partial_->path(), {resume_key_, current_, checksums_.chunks(),
-                                      std::vector<std::byte>(state.begin(), state.end())});
+    write_progress(partial_->path(), {resume_key_, current_, checksums_.chunks()}, state);
   } catch (const Error&) {  // no room: a kill costs all that is done then
     resume_key_.clear();
   }

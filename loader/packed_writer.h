@@ -21,10 +21,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "loader/packed_checksums.h"
 #include "loader/packed_options.h"
+#include "loader/packed_progress.h"
 #include "loader/packed_tensors.h"
 #include "loader/partial_folder.h"
 #include "loader/source_identity.h"
@@ -60,10 +62,10 @@ class PackedWriter {
 
   // Between two tensors: those so far are complete, and `state` is what their author needs to go on
   // after them. Nothing without a resume_key, and from where there is no room for it on.
-  void save_progress(std::span<const std::byte> state);
-  // What was taken up: complete tensors, 0 for a new file; and the state saved after them.
+  void save_progress(const SavedState& state);
+  // What was taken up: complete tensors, 0 for a new file; and the state saved after them, once.
   [[nodiscard]] std::size_t resumed_tensors() const { return resumed_tensors_; }
-  [[nodiscard]] std::span<const std::byte> resumed_state() const { return resumed_state_; }
+  [[nodiscard]] SavedState take_resumed_state() { return std::move(resumed_state_); }
 
   // list_companions(source), byte for byte.
   void copy_companions(const std::filesystem::path& source);
@@ -95,7 +97,7 @@ class PackedWriter {
   ChunkChecksums checksums_;
   std::string resume_key_;  // all of it
   std::size_t resumed_tensors_ = 0;
-  std::vector<std::byte> resumed_state_;
+  SavedState resumed_state_;
   std::unique_ptr<PartialFolder> partial_;  // nullptr: finished
   std::unique_ptr<OutputFile> file_;
 };

@@ -2,6 +2,8 @@
 // header.
 #pragma once
 
+#include <memory>
+
 #include "kernels/cuda/launch_context.h"
 #include "kernels/ops_offline.h"
 
@@ -28,9 +30,11 @@ class CudaOfflineOps final : public OfflineOps {
   void weighted_errors(const WeightedErrorsArgs& a) override { cuda::weighted_errors(a, context_); }
   void pack_int4(const PackInt4Args& a) override { cuda::pack_int4(a, context_); }
   void pack_e4m3(const PackE4m3Args& a) override { cuda::pack_e4m3(a, context_); }
+  [[nodiscard]] GptqOps& gptq() override;
 
  private:
   LaunchContext& context_;
+  std::unique_ptr<GptqOps> gptq_;  // once it was asked for
 };
 
 }  // namespace fut::cuda

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # What a user of a large model meets, measured on one of random weights: the start from a quantised folder,
-# many prompts at a time against fut bench, memory over ten thousand requests. Builds nothing.
+# many prompts at a time against fut bench, memory over ten thousand requests, GPTQ. Builds nothing.
 #
-#   tests/bench/real_sizes.sh [--build DIR] [--work DIR] [--shape FILE] [--device D] start|batch|memory...
+#   tests/bench/real_sizes.sh [--build DIR] [--work DIR] [--shape FILE] [--device D] start|batch|memory|gptq...
 #
 #   start    to the first token of a quantised folder: five times with a warm page cache, twice with a cold one
 #   batch    32 prompts of mixed lengths, 256 tokens each: the speed of decode beside fut bench at the same
 #            batch and depth; once more with replies of mixed lengths
 #   memory   10,000 small requests: the process's and the GPU's memory, four times a second
+#   gptq     a checkpoint of four shards quantised with 128 x 2048 tokens: time, peak memory, the worst losses;
+#            --layers N makes it of so many layers, for shapes that a disk cannot hold
 #
 #   --build DIR    programs, default build/cuda: DIR/bin/fut and DIR/tests/make_model
-#   --work DIR     where models are made, 14 GB for the 8B shape; default: a temporary folder that is removed
+#   --work DIR     where models are made, 14 GB for the 8B shape, of gptq 16 GB and as many again for what it
+#                  writes and saves; default: a temporary folder that is removed
 #   --shape FILE   default configs/llama-3.1-8b.json
 #   --device D     default cuda
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$here/build/cuda work='' shape=$here/configs/llama-3.1-8b.json device=cuda parts=()
-rows=32 depth=1000 reply=256
+rows=32 depth=1000 reply=256 layers=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -25,12 +28,13 @@ while [ $# -gt 0 ]; do
     --work) work=$2; shift ;;
     --shape) shape=$2; shift ;;
     --device) device=$2; shift ;;
-    start | batch | memory) parts+=("$1") ;;
+    --layers) layers=$2; shift ;;
+    start | batch | memory | gptq) parts+=("$1") ;;
     *) echo "real_sizes.sh: '$1'? see --help" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || { echo 'real_sizes.sh: start, batch or memory? see --help' >&2; exit 2; }
+[ ${#parts[@]} -gt 0 ] || { echo 'real_sizes.sh: start, batch, memory or gptq? see --help' >&2; exit 2; }
 if [ -z "$work" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
@@ -121,6 +125,25 @@ memory() {
   done
   wait "$process"
   echo "$(wc -l <"$work/many_replies.jsonl") rows"
+}
+
+# Words of one to nine letters, enough for 128 x 2048 tokens of any vocabulary.
+calibration_text() {
+  awk 'BEGIN {
+    srand(11)
+    for (n = 0; n < 3000000; n++) printf "%s", rand() < 0.2 ? " " : sprintf("%c", 97 + int(26 * rand()))
+  }'
+}
+
+gptq() {
+  local source=$work/checkpoint-$(basename "$shape" .json)${layers:+-$layers}
+  if [ ! -d "$source" ]; then
+    echo "making $source"
+    "$build/tests/make_model" checkpoint "$shape" "$source" 4 ${layers:+"$layers"}
+  fi
+  calibration_text >"$work/calibration.txt"
+  "$fut" quantize --device "$device" -m "$source" -o "$source-gptq" --method gptq \
+    --calib "$work/calibration.txt" --overwrite
 }
 
 for part in "${parts[@]}"; do "$part"; done

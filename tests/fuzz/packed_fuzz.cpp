@@ -98,10 +98,12 @@ void read_progress_file(std::string_view content) {
   append_number(file, 1, 8);
   append_number(file, checksum, 4);
   folder.put(kProgressName, file);
-  const auto progress = read_progress(folder.path());
-  if (!progress) return;
-  const std::size_t sizes =
-      progress->key.size() + 8 + 4 * progress->chunks.size() + progress->state.size() + 4 * 8;
+  const auto found = read_progress(folder.path());
+  if (!found) return;
+  // Key, complete tensors, chunks, the number of the state's parts; each has its length in front.
+  std::size_t sizes =
+      found->progress.key.size() + 8 + 4 * found->progress.chunks.size() + 8 + 4 * 8;
+  for (const auto& part : found->state) sizes += 8 + part.size();
   test::require(sizes == content.size(), "a progress of another size");
 }
 

@@ -7,6 +7,7 @@
 #include "engine/quantize_layer.h"
 #include "kernels/numeric/formats.h"
 #include "loader/packers.h"
+#include "tests/support/gptq_on_host.h"
 
 namespace fut::test {
 namespace {
@@ -122,17 +123,26 @@ class HostOfflineOps final : public OfflineOps {
     std::ranges::copy(packed.codes, a.codes);
     std::ranges::copy(packed.scales, a.scales);
   }
+
+  [[nodiscard]] GptqOps& gptq() override { return gptq_; }
+
+ private:
+  HostGptqOps gptq_;
 };
 
 // Memory comes from the CPU backend and goes back to it through the buffers themselves.
 class OfflineCpuBackend final : public Backend {
  public:
+  explicit OfflineCpuBackend(std::uint64_t* allocated) : allocated_(allocated) {}
   [[nodiscard]] std::string description() const override { return cpu_->description(); }
   [[nodiscard]] std::string fault(const ModelSizes& sizes) const override {
     return cpu_->fault(sizes);
   }
   [[nodiscard]] MemoryState memory() const override { return cpu_->memory(); }
-  [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
+  [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override {
+    if (allocated_ != nullptr) *allocated_ += bytes;
+    return cpu_->allocate(bytes);
+  }
   [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override {
     return cpu_->allocate_shared(bytes);
   }
@@ -180,12 +190,13 @@ class OfflineCpuBackend final : public Backend {
   }
   std::unique_ptr<Backend> cpu_ = make_cpu();
   HostOfflineOps offline_;
+  std::uint64_t* allocated_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> offline_cpu_backend() {
-  return std::make_unique<OfflineCpuBackend>();
+std::unique_ptr<Backend> offline_cpu_backend(std::uint64_t* allocated) {
+  return std::make_unique<OfflineCpuBackend>(allocated);
 }
 
 }  // namespace fut::test

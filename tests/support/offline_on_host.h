@@ -2,13 +2,14 @@
 // driven can be looked at bit by bit without one.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "kernels/backend.h"
 
 namespace fut::test {
 
-// On one thread.
-[[nodiscard]] std::unique_ptr<Backend> offline_cpu_backend();
+// On one thread. `allocated`, where given, counts the bytes that were ever allocated.
+[[nodiscard]] std::unique_ptr<Backend> offline_cpu_backend(std::uint64_t* allocated = nullptr);
 
 }  // namespace fut::test

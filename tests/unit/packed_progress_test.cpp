@@ -17,24 +17,29 @@ namespace fut::test {
 namespace {
 
 PackedProgress some_progress() {
-  return {.key = "key", .tensors = 7, .chunks = {1, 2}, .state = std::vector<std::byte>(5)};
+  return {.key = "key", .tensors = 7, .chunks = {1, 2}};
+}
+SavedState some_state() {
+  return {std::vector<std::byte>(5, std::byte{3}), {}, {std::byte{0xFF}}};
 }
 
 TEST(PackedProgress, IsReadAsItWasWritten) {
   const TempFolder folder;
   EXPECT_FALSE(read_progress(folder.path()).has_value());
-  write_progress(folder.path(), some_progress());
-  const auto read = read_progress(folder.path());
-  ASSERT_TRUE(read.has_value());
-  EXPECT_EQ(read->key, "key");
-  EXPECT_EQ(read->tensors, 7U);
-  EXPECT_EQ(read->chunks, some_progress().chunks);
-  EXPECT_EQ(read->state, some_progress().state);
+  for (const SavedState& state : {some_state(), SavedState(), SavedState(1)}) {
+    write_progress(folder.path(), some_progress(), state);
+    const auto read = read_progress(folder.path());
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->progress.key, "key");
+    EXPECT_EQ(read->progress.tensors, 7U);
+    EXPECT_EQ(read->progress.chunks, some_progress().chunks);
+    EXPECT_EQ(read->state, state);
+  }
 }
 
 TEST(PackedProgress, EveryByteCounts) {
   const TempFolder folder;
-  write_progress(folder.path(), some_progress());
+  write_progress(folder.path(), some_progress(), some_state());
   const std::string good = read_file(folder / kProgressName);
   for (std::size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
@@ -44,6 +49,8 @@ TEST(PackedProgress, EveryByteCounts) {
     write_file(folder / kProgressName, good.substr(0, i));
     EXPECT_FALSE(read_progress(folder.path()).has_value()) << i << " bytes";
   }
+  write_file(folder / kProgressName, good + '\0');
+  EXPECT_FALSE(read_progress(folder.path()).has_value());
 }
 
 TEST(PackedProgress, LengthsAreComparedBeforeAnythingIsAllocated) {
@@ -80,7 +87,7 @@ std::size_t taken_up(std::uint64_t tensors) {
   progress.key = fmt::format("{} key {} {}", kPackedVersion, options_json(metadata.options),
                              identity_json(metadata.source));
   progress.tensors = tensors;
-  write_progress(abandoned, progress);
+  write_progress(abandoned, progress, {});
   const PackedWriter writer(folder / "out", metadata, packed_tensors(packable_config(), 128, false),
                             false, "key");
   return writer.resumed_tensors();

@@ -5,7 +5,7 @@
 fut_build_packages=(cmake g++ ninja-build pkg-config nlohmann-json3-dev libsentencepiece-dev
   libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libedit-dev)
 # To build and run the tests as well.
-fut_test_packages=("${fut_build_packages[@]}" libgtest-dev libbenchmark-dev)
+fut_test_packages=("${fut_build_packages[@]}" libgtest-dev libbenchmark-dev python3)
 # Shells that take what `fut completions` says; without them their tests are left out. fish, which is larger
 # and brings Python along, is tried where it is there.
 fut_shell_packages=(zsh)

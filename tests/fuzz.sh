@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzzer of tests/fuzz for a while (preset fuzz: Clang 16, sanitizers) and says how much each did.
+# Runs every fuzzer of tests/fuzz for a while, one on each core (preset fuzz: Clang 16, sanitizers), and says
+# how much each did.
 #
 #   tests/fuzz.sh [SECONDS [NAME...]]    20 seconds each; NAME as in safetensors_fuzz
 #
@@ -18,24 +19,25 @@ fi
 cmake --preset fuzz >/dev/null
 cmake --build --preset fuzz --target "${names[@]}"
 mkdir -p build/fuzz/findings
+
+# One fuzzer, and a line about what it did.
+fuzz() {
+  local name=$1 corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log result=ok words=() runs edges
+  mkdir -p "$corpus"
+  if [ -f "tests/fuzz/dictionaries/$name.dict" ]; then words=(-dict="tests/fuzz/dictionaries/$name.dict"); fi
+  "build/fuzz/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -print_final_stats=1 "${words[@]}" -artifact_prefix="build/fuzz/findings/$name-" \
+    "$corpus" "tests/fuzz/seeds/$name" >"$log" 2>&1 || result=FAILED
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  edges=$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -d' ' -f2)
+  printf '%-28s %12s runs  %6s edges  %s\n' "$name" "${runs:-?}" "${edges:-?}" "$result"
+  if [ "$result" = FAILED ]; then tail -n 30 "$log"; return 1; fi
+}
+
 failed=0
 for name in "${names[@]}"; do
-  corpus=build/fuzz/corpus/$name
-  log=build/fuzz/$name.log
-  mkdir -p "$corpus"
-  words=()
-  if [ -f "tests/fuzz/dictionaries/$name.dict" ]; then words=(-dict="tests/fuzz/dictionaries/$name.dict"); fi
-  if "build/fuzz/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -print_final_stats=1 "${words[@]}" -artifact_prefix="build/fuzz/findings/$name-" \
-    "$corpus" "tests/fuzz/seeds/$name" >"$log" 2>&1; then
-    result=ok
-  else
-    result='FAILED'
-    failed=1
-  fi
-  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  coverage=$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -d' ' -f2)
-  printf '%-28s %12s runs  %6s edges  %s\n' "$name" "${runs:-?}" "${coverage:-?}" "$result"
-  if [ "$result" != ok ]; then tail -n 30 "$log"; fi
+  if [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; then wait -n || failed=1; fi
+  fuzz "$name" &
 done
+while [ -n "$(jobs -p)" ]; do wait -n || failed=1; done
 exit "$failed"

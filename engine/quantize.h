@@ -31,7 +31,8 @@ using QuantizeProgress =
 
 // Writes `target`, which must not exist yet or be a quantised folder with `overwrite` set.
 // On a backend with offline_ops() layers are calibrated (in BF16) and quantised there; on another one,
-// which computes in float32, the host's loops do it. Those and the others that are no op run on `threads` threads (0: one for each core). `calibration` is the whole text as ids,
+// which computes in float32, the host's loops do it. Those and the others that are no op run on `threads`
+// threads (0: one for each core). `calibration` is the whole text as ids,
 // BOS in front where the model's texts have it; options.calibration_tokens of it are used, rounded
 // down to whole windows (the card has the number), or all there are (a notice of the card says so).
 // The bytes written depend on source, options and calibration alone, and on which of the two kinds of

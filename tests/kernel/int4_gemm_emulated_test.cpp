@@ -47,9 +47,12 @@ struct NormedOperand : cuda::NormedOperand {
 template <class Config, class Operand, class Epilogue>
 std::string emulate(const Problem& problem, const Int4GemmPlan& plan, const Operand& operand,
                     const Epilogue& epilogue, std::uint32_t seed) {
-  const emulator::Launch launch{
-      plan.num_blocks,      1,   kThreads, plan.args.layout.bytes, problem.packed.data(),
-      problem.tile.bytes(), seed};
+  const emulator::Launch launch{.num_blocks = plan.num_blocks,
+                                .threads = kThreads,
+                                .shared_bytes = plan.args.layout.bytes,
+                                .readable = problem.packed.data(),
+                                .readable_bytes = problem.tile.bytes(),
+                                .seed = seed};
   return emulator::run(launch, [&](std::uint8_t* shared) {
     cuda::Int4Gemm<Config, Operand, Epilogue>(plan.args, operand, epilogue, shared).run();
   });

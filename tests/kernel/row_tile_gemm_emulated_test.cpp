@@ -161,13 +161,13 @@ std::string run(const Problem& p, int tokens, int clusters, std::uint32_t seed) 
   std::vector<float> values(static_cast<std::size_t>(kMostTokens * stride), kUntouched);
   std::vector<int> writes(values.size());
   const Target target{values.data(), writes.data(), stride};
-  const emulator::Launch launch{clusters * cuda::kRowTileCluster,
-                                cuda::kRowTileCluster,
-                                cuda::kRowTileThreads,
-                                cuda::row_tile_shared_bytes(kTiles),
-                                operands.data(),
-                                static_cast<std::int64_t>(operands.size()),
-                                seed};
+  const emulator::Launch launch{.num_blocks = clusters * cuda::kRowTileCluster,
+                                .cluster = cuda::kRowTileCluster,
+                                .threads = cuda::kRowTileThreads,
+                                .shared_bytes = cuda::row_tile_shared_bytes(kTiles),
+                                .readable = operands.data(),
+                                .readable_bytes = static_cast<std::int64_t>(operands.size()),
+                                .seed = seed};
   const std::string error = emulator::run(launch, [&](std::uint8_t* shared) {
     cuda::run_row_tile_gemm<Int8Codes, kTiles, kPaired>(map, args, target, shared);
   });

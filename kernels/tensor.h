@@ -182,7 +182,6 @@ using KvCacheView = std::variant<KvPages, KvPagesInt4>;
 struct RaggedBatch {
   int num_sequences = 0;
   int num_tokens = 0;
-  int longest_context = 0;
   const std::int32_t* token_ids = nullptr;   // [num_tokens]
   const std::int32_t* positions = nullptr;   // [num_tokens]
   const std::int32_t* q_indptr = nullptr;    // [num_sequences + 1]
@@ -190,6 +189,7 @@ struct RaggedBatch {
   const std::int32_t* page_table = nullptr;  // [kv_indptr[num_sequences]]
   const std::int32_t* kv_lengths = nullptr;  // [num_sequences]
   const std::int32_t* raw_slots = nullptr;   // [num_sequences], into KvPagesInt4::raw
+  int longest_context = 0;
 };
 
 }  // namespace fut

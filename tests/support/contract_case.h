@@ -54,7 +54,7 @@ class Memory {
     return {take<std::uint8_t>(tile.bytes()), tile, order, order.source_rows, cols};
   }
   RaggedBatch batch() {
-    return {1, kTokens, 0, ints(), ints(), ints(), ints(), ints(), ints(), ints()};
+    return {1, kTokens, ints(), ints(), ints(), ints(), ints(), ints(), ints()};
   }
   KvPages pages(DType dtype) {
     const layout::KvPageDense page = {kKvHeads, kHeadDim};

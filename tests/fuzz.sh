@@ -28,8 +28,8 @@ fuzz() {
   "build/fuzz/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -print_final_stats=1 "${words[@]}" -artifact_prefix="build/fuzz/findings/$name-" \
     "$corpus" "tests/fuzz/seeds/$name" >"$log" 2>&1 || result=FAILED
-  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  edges=$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -d' ' -f2)
+  runs=$(LC_ALL=C sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  edges=$(grep -ao 'cov: [0-9]*' "$log" | tail -n 1 | cut -d' ' -f2)
   printf '%-28s %12s runs  %6s edges  %s\n' "$name" "${runs:-?}" "${edges:-?}" "$result"
   if [ "$result" = FAILED ]; then tail -n 30 "$log"; return 1; fi
 }

@@ -104,7 +104,9 @@ std::optional<SentencePieceFile::Piece> parse_piece(std::string_view message) {
     }
     piece.type = static_cast<SentencePieceFile::Type>(field->value);
   }
-  const bool whole = utf8::valid_run(piece.text, 0) == piece.text.size();
+  // A NUL inside a token ends the library by an exception that nothing can catch.
+  const bool whole = utf8::valid_run(piece.text, 0) == piece.text.size() &&
+                     piece.text.find('\0') == std::string_view::npos;
   if (!reader.ok() || piece.text.empty() || !whole) return std::nullopt;
   return piece;
 }

@@ -6,7 +6,7 @@
 #
 # New inputs are kept in build/fuzz/corpus; one that breaks something is left in build/fuzz/findings, its path
 # is printed and the exit code is 1. When mended it belongs into tests/fuzz/seeds. Words that a fuzzer may
-# put into its inputs are in tests/fuzz/dictionaries.
+# put into its inputs are in tests/fuzz/dictionaries. FUT_FUZZ_SEED=N makes a run draw the same inputs again.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -25,7 +25,7 @@ fuzz() {
   local name=$1 corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log result=ok words=() runs edges
   mkdir -p "$corpus"
   if [ -f "tests/fuzz/dictionaries/$name.dict" ]; then words=(-dict="tests/fuzz/dictionaries/$name.dict"); fi
-  "build/fuzz/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+  "build/fuzz/tests/$name" ${FUT_FUZZ_SEED:+-seed=$FUT_FUZZ_SEED} -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -print_final_stats=1 "${words[@]}" -artifact_prefix="build/fuzz/findings/$name-" \
     "$corpus" "tests/fuzz/seeds/$name" >"$log" 2>&1 || result=FAILED
   runs=$(LC_ALL=C sed -n 's/^stat::number_of_executed_units: *//p' "$log")

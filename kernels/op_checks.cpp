@@ -129,6 +129,11 @@ void check_eps(const char* op, float eps) {
   FUT_CHECK(eps >= 0 && eps < 1, "{}: eps is {}, must lie in [0, 1)", op, eps);
 }
 
+void check_groups(const char* op, std::int64_t cols, int group_size) {
+  FUT_CHECK((group_size == 64 || group_size == 128) && cols % group_size == 0,
+            "{}: {} columns in groups of {}", op, cols, group_size);
+}
+
 void check_power_of_two(const char* op, const char* name, float scale) {
   int exponent = 0;
   FUT_CHECK(scale > 0 && std::isnormal(scale) && std::frexp(scale, &exponent) == 0.5F,

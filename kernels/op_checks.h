@@ -34,6 +34,8 @@ void check_view(const char* op, const char* name, const ConstActivationView& vie
 void check_view(const char* op, const char* name, const ConstActivationView& view,
                 std::int64_t rows, std::int64_t cols);
 void check_eps(const char* op, float eps);
+// Columns in whole groups of a size that INT4 weights have.
+void check_groups(const char* op, std::int64_t cols, int group_size);
 // `scale` multiplies operands and is divided out again: both are exact for powers of two alone.
 void check_power_of_two(const char* op, const char* name, float scale);
 

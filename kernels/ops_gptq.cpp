@@ -24,7 +24,7 @@ void check_rows(const char* op, std::int64_t rows, std::int64_t cols) {
 
 void check_int4(const char* op, const Int4Rows& q) {
   check_rows(op, q.rows, q.cols);
-  FUT_CHECK(q.group_size == 64 || q.group_size == 128, "{}: groups of {}", op, q.group_size);
+  check_groups(op, q.cols, q.group_size);
   check_array(op, "codes", q.codes);
   check_array(op, "scales", q.scales);
 }

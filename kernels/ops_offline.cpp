@@ -16,11 +16,6 @@ void check_dense(const char* op, const MatrixView<T>& w) {
   FUT_CHECK(w.row_stride == w.cols, "{}: rows of {} lie {} apart", op, w.cols, w.row_stride);
 }
 
-void check_groups(const char* op, std::int64_t cols, int group_size) {
-  FUT_CHECK((group_size == 64 || group_size == 128) && cols % group_size == 0,
-            "{}: {} columns in groups of {}", op, cols, group_size);
-}
-
 }  // namespace
 
 void check(const RoundToBf16Args& a) {

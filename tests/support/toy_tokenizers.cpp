@@ -99,24 +99,6 @@ nlohmann::json bos_processor(const std::string& bos, std::int32_t id) {
           {"special_tokens", {{bos, {{"id", bos}, {"ids", {id}}, {"tokens", {bos}}}}}}};
 }
 
-std::string base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 3; ++j) {
-      const bool there = i + j < bytes.size();
-      group = group << 8 | (there ? static_cast<unsigned char>(bytes[i + j]) : 0U);
-    }
-    for (std::size_t j = 0; j < 4; ++j) {
-      const bool there = i + j <= bytes.size();  // digit j needs byte i + j - 1
-      out += there ? kDigits[group >> (18 - 6 * j) & 63U] : '=';
-    }
-  }
-  return out;
-}
-
 // ---- the protobuf wire format, as much as a SentencePiece model needs ---------------------------
 
 enum class PieceType : std::uint64_t {
@@ -254,6 +236,24 @@ nlohmann::json tokenizer_config_json(const ToyVocabulary& vocabulary, bool with_
   }
   if (!with_chat_template) result.erase("chat_template");
   return result;
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      const bool there = i + j < bytes.size();
+      group = group << 8 | (there ? static_cast<unsigned char>(bytes[i + j]) : 0U);
+    }
+    for (std::size_t j = 0; j < 4; ++j) {
+      const bool there = i + j <= bytes.size();  // digit j needs byte i + j - 1
+      out += there ? kDigits[group >> (18 - 6 * j) & 63U] : '=';
+    }
+  }
+  return out;
 }
 
 std::string rank_table(const ToyVocabulary& vocabulary) {

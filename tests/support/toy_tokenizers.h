@@ -38,6 +38,8 @@ struct ToyVocabulary {
 [[nodiscard]] nlohmann::json tokenizer_config_json(const ToyVocabulary& vocabulary,
                                                    bool with_chat_template);
 
+[[nodiscard]] std::string base64(std::string_view bytes);
+
 // The Llama-3 rank table: a line for each piece, base64 of its bytes, a blank, its id.
 [[nodiscard]] std::string rank_table(const ToyVocabulary& vocabulary);
 

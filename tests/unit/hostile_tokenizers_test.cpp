@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/toy_tokenizers.h"
 #include "tests/unit/hostile_case.h"
 #include "tokenizer/character_map.h"
 #include "tokenizer/tokenizer.h"
@@ -133,23 +134,6 @@ std::vector<Hostile> split_patterns() {
 }
 
 // ---- rank tables --------------------------------------------------------------------------------
-
-std::string base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 3; ++j) {
-      const auto byte = i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U;
-      group |= byte << (16 - 8 * j);
-    }
-    for (std::size_t j = 0; j < 4; ++j) {
-      out += i + j > bytes.size() ? '=' : kDigits[group >> (18 - 6 * j) & 63U];
-    }
-  }
-  return out;
-}
 
 // Tokens of eight bytes that the table of tokens, as it hashes today, would put into one place.
 std::string tokens_of_one_place(int count) {

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "tests/support/backends.h"
+#include "tests/support/forwarding_backend.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/toy_models.h"
 
@@ -13,93 +14,64 @@ namespace fut::test {
 namespace {
 
 // A backend whose n-th call fails; 0: none does.
-class FailingOps : public Backend {
+class FailingOps : public ForwardingBackend {
  public:
-  FailingOps(Backend& inner, int failing) : inner_(inner), failing_(failing) {}
+  FailingOps(Backend& inner, int failing) : ForwardingBackend(inner), failing_(failing) {}
 
-  [[nodiscard]] std::string description() const override { return inner_.description(); }
-  [[nodiscard]] std::string fault(const ModelSizes& sizes) const override {
-    return inner_.fault(sizes);
-  }
-  [[nodiscard]] MemoryState memory() const override { return inner_.memory(); }
-  [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
-  [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override {
-    return inner_.allocate_shared(bytes);
-  }
   void upload(void* destination, std::span<const std::byte> source) override {
     next("upload");
-    inner_.upload(destination, source);
-  }
-  [[nodiscard]] std::unique_ptr<Staging> make_staging(int pieces, std::size_t bytes) override {
-    return inner_.make_staging(pieces, bytes);
+    ForwardingBackend::upload(destination, source);
   }
   void download(std::span<std::byte> destination, const void* source) override {
     next("download");
-    inner_.download(destination, source);
+    ForwardingBackend::download(destination, source);
   }
   void synchronize() override {
     next("synchronize");
-    inner_.synchronize();
+    ForwardingBackend::synchronize();
   }
-  [[nodiscard]] bool runs_ahead() const override { return inner_.runs_ahead(); }
-  [[nodiscard]] bool idle() override { return inner_.idle(); }
-  [[nodiscard]] Procedure capture(Procedure body) override {
-    return inner_.capture(std::move(body));
-  }
-  [[nodiscard]] int context_kind(int longest_context) const override {
-    return inner_.context_kind(longest_context);
-  }
-  [[nodiscard]] SaturationCounts saturations() const override { return inner_.saturations(); }
-  [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override {
-    return inner_.time_runs(body, runs);
-  }
-  [[nodiscard]] double measure_read_roof() override { return inner_.measure_read_roof(); }
-  [[nodiscard]] double measure_product_roof() override { return inner_.measure_product_roof(); }
   void expand(const ExpandArgs& a) override {
     next("expand");
-    inner_.expand(a);
+    ForwardingBackend::expand(a);
   }
   void embed(const EmbedArgs& a) override {
     next("embed");
-    inner_.embed(a);
+    ForwardingBackend::embed(a);
   }
   void qkv_rope_append(const QkvRopeAppendArgs& a) override {
     next("qkv_rope_append");
-    inner_.qkv_rope_append(a);
+    ForwardingBackend::qkv_rope_append(a);
   }
   void attention(const AttentionArgs& a) override {
     next("attention");
-    inner_.attention(a);
+    ForwardingBackend::attention(a);
   }
   void linear_residual(const LinearResidualArgs& a) override {
     next("linear_residual");
-    inner_.linear_residual(a);
+    ForwardingBackend::linear_residual(a);
   }
   void gate_up_swiglu(const GateUpSwigluArgs& a) override {
     next("gate_up_swiglu");
-    inner_.gate_up_swiglu(a);
+    ForwardingBackend::gate_up_swiglu(a);
   }
   void lm_head(const LmHeadArgs& a) override {
     next("lm_head");
-    inner_.lm_head(a);
+    ForwardingBackend::lm_head(a);
   }
   void sample(const SampleArgs& a) override {
     next("sample");
-    inner_.sample(a);
+    ForwardingBackend::sample(a);
   }
   void advance(const StepState& state) override {
     next("advance");
-    inner_.advance(state);
+    ForwardingBackend::advance(state);
   }
-  [[nodiscard]] OfflineOps* offline_ops() override { return inner_.offline_ops(); }
 
  private:
-  void deallocate(void*) noexcept override {}  // what it hands out is the inner one's
   void next(const char* op) {
     if (++count_ == failing_) throw runtime_failure("{}: call {} was made to fail", op, count_);
   }
 
-  Backend& inner_;
   int failing_;
   int count_ = 0;
 };

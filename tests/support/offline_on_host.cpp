@@ -7,6 +7,7 @@
 #include "engine/quantize_layer.h"
 #include "kernels/numeric/formats.h"
 #include "loader/packers.h"
+#include "tests/support/forwarding_backend.h"
 #include "tests/support/gptq_on_host.h"
 
 namespace fut::test {
@@ -130,65 +131,27 @@ class HostOfflineOps final : public OfflineOps {
   HostGptqOps gptq_;
 };
 
-// Memory comes from the CPU backend and goes back to it through the buffers themselves.
-class OfflineCpuBackend final : public Backend {
+std::unique_ptr<Backend> make_cpu() {
+  std::string notice;
+  return make_backend({.kind = DeviceRequest::Kind::Cpu, .cpu_threads = 1}, notice);
+}
+
+// The CPU backend must live before it is handed on to.
+struct OwnedCpu {
+  std::unique_ptr<Backend> cpu = make_cpu();
+};
+
+class OfflineCpuBackend final : private OwnedCpu, public ForwardingBackend {
  public:
-  explicit OfflineCpuBackend(std::uint64_t* allocated) : allocated_(allocated) {}
-  [[nodiscard]] std::string description() const override { return cpu_->description(); }
-  [[nodiscard]] std::string fault(const ModelSizes& sizes) const override {
-    return cpu_->fault(sizes);
-  }
-  [[nodiscard]] MemoryState memory() const override { return cpu_->memory(); }
+  explicit OfflineCpuBackend(std::uint64_t* allocated)
+      : ForwardingBackend(*cpu), allocated_(allocated) {}
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) override {
     if (allocated_ != nullptr) *allocated_ += bytes;
-    return cpu_->allocate(bytes);
+    return ForwardingBackend::allocate(bytes);
   }
-  [[nodiscard]] DeviceBuffer allocate_shared(std::size_t bytes) override {
-    return cpu_->allocate_shared(bytes);
-  }
-  void upload(void* destination, std::span<const std::byte> source) override {
-    cpu_->upload(destination, source);
-  }
-  [[nodiscard]] std::unique_ptr<Staging> make_staging(int pieces, std::size_t bytes_each) override {
-    return cpu_->make_staging(pieces, bytes_each);
-  }
-  void download(std::span<std::byte> destination, const void* source) override {
-    cpu_->download(destination, source);
-  }
-  void synchronize() override { cpu_->synchronize(); }
-  [[nodiscard]] bool runs_ahead() const override { return cpu_->runs_ahead(); }
-  [[nodiscard]] bool idle() override { return cpu_->idle(); }
-  [[nodiscard]] Procedure capture(Procedure body) override { return body; }
-  [[nodiscard]] int context_kind(int longest_context) const override {
-    return cpu_->context_kind(longest_context);
-  }
-  [[nodiscard]] SaturationCounts saturations() const override { return cpu_->saturations(); }
-  [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override {
-    return cpu_->time_runs(body, runs);
-  }
-  [[nodiscard]] double measure_read_roof() override { return cpu_->measure_read_roof(); }
-  [[nodiscard]] double measure_product_roof() override { return cpu_->measure_product_roof(); }
-
-  void expand(const ExpandArgs& a) override { cpu_->expand(a); }
-  void embed(const EmbedArgs& a) override { cpu_->embed(a); }
-  void qkv_rope_append(const QkvRopeAppendArgs& a) override { cpu_->qkv_rope_append(a); }
-  void attention(const AttentionArgs& a) override { cpu_->attention(a); }
-  void linear_residual(const LinearResidualArgs& a) override { cpu_->linear_residual(a); }
-  void gate_up_swiglu(const GateUpSwigluArgs& a) override { cpu_->gate_up_swiglu(a); }
-  void lm_head(const LmHeadArgs& a) override { cpu_->lm_head(a); }
-  void sample(const SampleArgs& a) override { cpu_->sample(a); }
-  void advance(const StepState& state) override { cpu_->advance(state); }
   [[nodiscard]] OfflineOps* offline_ops() override { return &offline_; }
 
- protected:
-  void deallocate(void* /*data*/) noexcept override {}  // nothing is this backend's own
-
  private:
-  static std::unique_ptr<Backend> make_cpu() {
-    std::string notice;
-    return make_backend({.kind = DeviceRequest::Kind::Cpu, .cpu_threads = 1}, notice);
-  }
-  std::unique_ptr<Backend> cpu_ = make_cpu();
   HostOfflineOps offline_;
   std::uint64_t* allocated_;
 };

@@ -70,12 +70,16 @@ class BatchRun {
   [[nodiscard]] const std::vector<std::string>& keys() const { return keys_; }
   [[nodiscard]] std::size_t num_rows() const { return rows_.size(); }
 
-  // Replies to all rows from `first` on; `write` gets their lines in order. Returns how many were
-  // written: less than all where a signal came.
+  // How many lines are written, those of an earlier run included: less than all where a signal came.
+  [[nodiscard]] std::size_t num_lines() const { return next_line_; }
+  // The first `count` rows have their lines.
+  void skip(std::size_t count) { next_row_ = next_line_ = count; }
+
+  // Replies to all rows that have no line yet; `write` gets their lines in order. A signal ends it
+  // early or throws Interrupted.
   template <class Write>
-  std::size_t run(Engine& engine, std::size_t first, std::size_t at_a_time, const Write& write) {
+  void run(Engine& engine, std::size_t at_a_time, const Write& write) {
     TextBatch batch(engine, model_.folder.tokenizer);
-    next_row_ = next_line_ = first;
     const auto write_ready = [&] {
       for (auto it = lines_.find(next_line_); it != lines_.end(); it = lines_.find(next_line_)) {
         write(it->second);
@@ -92,10 +96,9 @@ class BatchRun {
       if (stop_flag()) break;
       if (batch.size() == 0) continue;
       for (TextBatch::Done& done : batch.step()) finish(done);
-      if (!stop_flag()) progress.show(progress_text(batch));
+      tokens_ = batch.num_tokens();
+      if (!stop_flag()) progress.show(progress_text(batch));  // else what is done is written first
     }
-    tokens_ = batch.num_tokens();
-    return next_line_;
   }
 
   [[nodiscard]] int first_error_code() const { return first_error_code_; }
@@ -266,23 +269,28 @@ int run_batch(const GenerateOptions& options, Reporter& reporter) {
   const std::size_t kept = file ? file->num_kept() : 0;
   const std::size_t left = run.num_rows() - kept;
   int code = file ? file->first_error_code() : 0;
-  std::size_t written = kept;
+  run.skip(kept);
   if (left > 0) {
     const std::size_t at_a_time = std::min(static_cast<std::size_t>(batch.replies_at_a_time), left);
-    Engine engine = load_engine(model, options.model, static_cast<int>(at_a_time));
-    const auto start = std::chrono::steady_clock::now();
-    written = run.run(engine, kept, at_a_time, [&](const Json& line) {
-      if (file) return file->write(json_line(line));
-      reporter.line(line);
-    });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    tell_summary(run, written - kept, seconds.count(), engine.times(), options.log.verbosity);
+    try {
+      Engine engine = load_engine(model, options.model, static_cast<int>(at_a_time));
+      const auto start = std::chrono::steady_clock::now();
+      run.run(engine, at_a_time, [&](const Json& line) {
+        if (file) return file->write(json_line(line));
+        reporter.line(line);
+      });
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      tell_summary(run, run.num_lines() - kept, seconds.count(), engine.times(),
+                   options.log.verbosity);
+    } catch (const Interrupted&) {
+      // Told below, with how far it came.
+    }
     if (code == 0) code = run.first_error_code();
   }
   if (file) file->finish();
   reporter.finish(false);
-  if (written == run.num_rows()) return code;
-  log_warning("interrupted behind {} of {}{}", written, counted(run.num_rows(), "row"),
+  if (run.num_lines() == run.num_rows()) return code;
+  log_warning("interrupted behind {} of {}{}", run.num_lines(), counted(run.num_rows(), "row"),
               file ? "; the same command with --resume goes on" : "");
   return exit_code_of_signal(take_signal());
 }

@@ -146,7 +146,7 @@ void ReplyFile::write(std::string_view line) {
     if (written >= 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EINTR) {
-      throw_if_interrupted();
+      if (!is_regular_) throw_if_interrupted();  // a file takes whole lines
     } else {
       const int error = errno;
       if (is_regular_) static_cast<void>(::ftruncate(descriptor_, static_cast<off_t>(bytes_)));

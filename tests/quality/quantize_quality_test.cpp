@@ -238,9 +238,6 @@ Judged judge(const Quantiser& quantiser, const std::filesystem::path& folder,
 // GPTQ serves every matrix at least as well as rounding on the calibration text, and the whole
 // model better on held-out text: by more than two standard errors of both divergences.
 void expect_gptq_wins(const Trained& trained, std::int64_t tokens, int windows) {
-#ifdef FUT_SANITIZED
-  GTEST_SKIP() << "calibrates and scores thousands of tokens: too slow under sanitizers";
-#endif
   const TempFolder folder;
   Quantiser quantiser(trained.model, transforms(true, true, true));
   const std::vector<StackedLayer> layers = quantiser.transformed();
@@ -262,9 +259,6 @@ void expect_gptq_wins(const Trained& trained, std::int64_t tokens, int windows) 
 
 // Groups of 64 and searched scales are each worth their while.
 void expect_finer_is_better(const Trained& trained, int windows) {
-#ifdef FUT_SANITIZED
-  GTEST_SKIP() << "scores thousands of tokens three times: too slow under sanitizers";
-#endif
   const TempFolder folder;
   const TokenWindows text = heldout_windows(trained.heldout, windows, 512);
   const auto judge_options = [&](const std::string& name, int group_size, ScaleRule rule) {

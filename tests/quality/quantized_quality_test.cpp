@@ -25,12 +25,6 @@ std::filesystem::path novels() {
   return test_data("models/novels-19m");
 }
 
-#ifdef FUT_SANITIZED
-constexpr bool kTooSlow = true;
-#else
-constexpr bool kTooSlow = false;
-#endif
-
 KvCacheChoice bf16_cache() {
   KvCacheChoice choice;
   choice.has_dtype = true;
@@ -49,7 +43,7 @@ KvCacheChoice int4_cache(bool rotate) {
 class QuantizedNovels : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (kTooSlow || !std::filesystem::exists(novels())) return;
+    if (!std::filesystem::exists(novels())) return;
     folder_ = std::make_unique<TempFolder>();
     text_ = heldout_windows(novels(), 8, 512);
     truth_ = ModelRunner(novels()).window_logits(text_, StepKind::Prefill);
@@ -58,10 +52,7 @@ class QuantizedNovels : public testing::Test {
     folder_.reset();
     truth_.clear();
   }
-  void SetUp() override {
-    FUT_REQUIRE_TEST_DATA(novels());
-    if (kTooSlow) GTEST_SKIP() << "scores tens of thousands of tokens: too slow under sanitizers";
-  }
+  void SetUp() override { FUT_REQUIRE_TEST_DATA(novels()); }
 
   // The folder quantised with these options; made when it is first asked for.
   static std::filesystem::path packed(const std::string& name, const PackedOptions& options) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "apps/bench/statistics.h"
+#include "apps/json_input.h"
 #include "apps/logging.h"
 #include "apps/text_input.h"
 #include "kernels/error.h"
@@ -11,10 +12,8 @@
 namespace fut::app {
 namespace {
 
-using StoredJson = nlohmann::json;
-
-StoredJson read_report(const std::string& file) {
-  StoredJson report = StoredJson::parse(read_whole_file(file), nullptr, false);
+Json read_report(const std::string& file) {
+  Json report = parse_json_input(read_whole_file(file), file);
   if (!report.is_object() || !report.contains("latency") || !report["latency"].is_array()) {
     throw data_error("{}: not a report of fut bench --end-to-end -o json", file);
   }
@@ -23,7 +22,7 @@ StoredJson read_report(const std::string& file) {
 
 constexpr const char* kSettings[] = {"prompt_tokens", "reply_tokens", "depth", "batch"};
 
-bool same_setting(const StoredJson& a, const StoredJson& b) {
+bool same_setting(const Json& a, const Json& b) {
   return std::ranges::all_of(kSettings, [&](const char* key) { return a.at(key) == b.at(key); });
 }
 
@@ -34,11 +33,11 @@ struct Metric {
 constexpr Metric kMetrics[] = {{"ttft_ms", "first token"}, {"tpot_ms", "each token"}};
 
 // Whether a row says that the machine was.
-bool is_marked(const StoredJson& row, const char* mark) {
-  return row.value("machine", StoredJson::object()).value(mark, false);
+bool is_marked(const Json& row, const char* mark) {
+  return row.value("machine", Json::object()).value(mark, false);
 }
 
-Json compared(const StoredJson& before, const StoredJson& after, const Metric& metric) {
+Json compared(const Json& before, const Json& after, const Metric& metric) {
   const auto old_values = before.at("samples").at(metric.key).get<std::vector<double>>();
   const auto new_values = after.at("samples").at(metric.key).get<std::vector<double>>();
   const Comparison c = compare_means(old_values, new_values);
@@ -69,9 +68,9 @@ std::string line_of(const Json& c, const char* name) {
                      c["verdict"].get<std::string>(), caution);
 }
 
-void warn_of_differences(const StoredJson& before, const StoredJson& after) {
+void warn_of_differences(const Json& before, const Json& after) {
   for (const char* key : {"model", "device", "precision", "prefill_weights", "kv_cache"}) {
-    const StoredJson a = before.value(key, StoredJson()), b = after.value(key, StoredJson());
+    const Json a = before.value(key, Json()), b = after.value(key, Json());
     if (a != b) log_warning("the two are of another {}: {} and {}", key, a.dump(), b.dump());
   }
 }
@@ -79,13 +78,13 @@ void warn_of_differences(const StoredJson& before, const StoredJson& after) {
 }  // namespace
 
 int compare_reports(const std::string& old_file, const std::string& new_file, Reporter& reporter) {
-  const StoredJson before = read_report(old_file);
-  const StoredJson after = read_report(new_file);
+  const Json before = read_report(old_file);
+  const Json after = read_report(new_file);
   warn_of_differences(before, after);
   Json& list = reporter.document()["comparison"] = Json::array();
   try {
-    for (const StoredJson& row : after["latency"]) {
-      for (const StoredJson& old_row : before["latency"]) {
+    for (const Json& row : after["latency"]) {
+      for (const Json& old_row : before["latency"]) {
         if (!same_setting(old_row, row)) continue;
         Json entry = Json::object();
         for (const char* key : kSettings) entry[key] = row.at(key);
@@ -102,7 +101,7 @@ int compare_reports(const std::string& old_file, const std::string& new_file, Re
         list.push_back(std::move(entry));
       }
     }
-  } catch (const StoredJson::exception& e) {
+  } catch (const Json::exception& e) {
     throw data_error("{} or {}: a row is not as fut bench writes it: {}", old_file, new_file,
                      e.what());
   }

@@ -135,6 +135,15 @@ TEST_F(BenchLatency, ReportsAreCompared) {
   EXPECT_EQ(json.at("comparison").at(0).at("metrics").at(0).at("verdict"), "slower");
   write_file(file("bad.json"), "{\"latency\": [{}]}");
   expect_failure(fut({"bench", "--compare", file("bad.json"), file("new.json")}), 3, {"bad.json"});
+  // What is nested without end is refused before anything walks it.
+  constexpr std::size_t kDeep = 100000;
+  write_file(file("bad.json"),
+             "{\"latency\": " + std::string(kDeep, '[') + std::string(kDeep, ']') + "}");
+  expect_failure(fut({"bench", "--compare", file("new.json"), file("bad.json")}), 3,
+                 {"bad.json", "nested more than 32 levels"});
+  write_file(file("bad.json"), "{\"latency\": [");
+  expect_failure(fut({"bench", "--compare", file("bad.json"), file("new.json")}), 3,
+                 {"bad.json", "not JSON, at byte"});
   expect_failure(fut({"bench", "--compare", file("none.json"), file("new.json")}), 3,
                  {"none.json"});
   expect_failure(fut({"bench", "--compare", file("new.json")}), 2, {"--compare OLD.json NEW.json"});

@@ -2,7 +2,7 @@
 # Everything that a Hopper card can test and measure, from binaries that are there already: every test
 # with a GPU half, samples of them under compute-sanitizer, then the benchmarks. Builds nothing.
 #
-#   tests/gpu.sh [--log FILE] [--no-tests] [--no-sanitizer] [--no-bench] [--cliffs] [--peers [LIST]] [FOLDER]
+#   tests/gpu.sh [--log FILE] [--no-tests] [--no-sanitizer] [--no-bench] [--sanitize] [--cliffs] [--peers [LIST]] [FOLDER]
 #
 #   FOLDER          a build with CUDA, default build/cuda: its tests/ is looked through. Shared libraries
 #                   in FOLDER/lib, if there is one, come before the system's
@@ -10,6 +10,8 @@
 #   --no-tests      leave out the tests
 #   --no-sanitizer  leave out compute-sanitizer (which is slow)
 #   --no-bench      leave out the benchmarks
+#   --sanitize      every test with a GPU half under memcheck, racecheck, initcheck and synccheck in place of the
+#                   samples: hours
 #   --cliffs        INT4 products of 1 to 33 rows: where a row more costs over 8 %
 #   --peers [LIST]  PyTorch and fut in turn (bench/alternate.py --help), by default at all points of decode, else at
 #                   those of the list: 8b:1,70b:32,step:8,prefill-8b:1x2048,prefill-70b. Takes some 8 minutes where
@@ -32,16 +34,17 @@ sanitizer_samples=(
   'row_qkv_cuda_test:*ForASequenceAlone*'
   'advance_test:AdvanceCuda.*'
 )
-sanitizer_tools=(memcheck racecheck)
+sample_tools=(memcheck racecheck)
+sanitizer_tools=(memcheck racecheck initcheck synccheck)
 # Tests that must be among them, as a pattern of their names: what takes longest is easily left out.
 promised_tests=('ALongReplyIsTheSameTwiceAndAmongOthers')
-test_seconds=900 sample_seconds=300 bench_seconds=300 peers_seconds=1500  # the most that one run may take
+test_seconds=900 sample_seconds=300 sanitize_seconds=7200 bench_seconds=300 peers_seconds=1500  # the most that one run may take
 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 configs=$(dirname "$here")/configs
-folder='' log=gpu.log tests=1 sanitizer=1 bench=1 cliffs=0 peers=0 points=''
+folder='' log=gpu.log tests=1 sanitizer=1 sanitize=0 bench=1 cliffs=0 peers=0 points=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
@@ -51,6 +54,7 @@ while [ $# -gt 0 ]; do
     --no-tests) tests=0 ;;
     --no-sanitizer) sanitizer=0 ;;
     --no-bench) bench=0 ;;
+    --sanitize) sanitize=1 ;;
     --cliffs) cliffs=1 ;;
     --peers)
       peers=1
@@ -136,21 +140,31 @@ run_tests() {
   done
 }
 
+# sanitize TOOL PROGRAM SECONDS FILTER: a program's tests, those of the filter, under a tool.
+sanitize() {
+  local name
+  name=$(basename "$2")
+  run "$1 of $name" "$3" compute-sanitizer --tool "$1" --error-exitcode 9 "$2" "--gtest_filter=$4" --gtest_color=no
+  require_tests
+  judge "$1 of $name" "$(sed -n 's/^=* \(ERROR SUMMARY\|RACECHECK SUMMARY\): //p' "$own" | tail -1)"
+}
+
 run_sanitizer() {
   local sample program tool
   if ! command -v compute-sanitizer >/dev/null 2>&1; then
     skipped+=('compute-sanitizer: not found in PATH (it comes with the CUDA Toolkit)')
     return
   fi
+  if [ "$sanitize" -eq 1 ]; then
+    while IFS= read -r program; do
+      for tool in "${sanitizer_tools[@]}"; do sanitize "$tool" "$program" "$sanitize_seconds" '*'; done
+    done < <(gpu_tests)
+    return
+  fi
   for sample in "${sanitizer_samples[@]}"; do
     program=$folder/tests/${sample%%:*}
     if [ ! -x "$program" ]; then skipped+=("compute-sanitizer of ${sample%%:*}: not built"); continue; fi
-    for tool in "${sanitizer_tools[@]}"; do
-      run "$tool of ${sample%%:*}" "$sample_seconds" compute-sanitizer --tool "$tool" \
-        --error-exitcode 9 "$program" "--gtest_filter=${sample#*:}" --gtest_color=no
-      require_tests
-      judge "$tool of ${sample%%:*}" "$(sed -n 's/^=* \(ERROR SUMMARY\|RACECHECK SUMMARY\): //p' "$own" | tail -1)"
-    done
+    for tool in "${sample_tools[@]}"; do sanitize "$tool" "$program" "$sample_seconds" "${sample#*:}"; done
   done
 }
 

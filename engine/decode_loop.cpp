@@ -123,8 +123,9 @@ void DecodeLoop::run_step() {
 }
 
 const Backend::Procedure& DecodeLoop::recorded_step() {
-  auto& step =
-      steps_[{static_cast<int>(sequences_.size()), backend_.context_kind(longest_context_)}];
+  const auto rows = static_cast<int>(sequences_.size());
+  const int items = rows * model_.config().num_kv_heads;
+  auto& step = steps_[{rows, backend_.context_kind(items, longest_context_)}];
   if (!step) {
     const auto start = std::chrono::steady_clock::now();
     step = backend_.capture([this] { run_step(); });

@@ -110,9 +110,10 @@ class Backend {
   [[nodiscard]] virtual bool idle() = 0;
   // Records `body`, which must only launch ops, for replay. A backend without recording returns it.
   [[nodiscard]] virtual Procedure capture(Procedure body) = 0;
-  // Which of the ways to hand out a decode step suits this RaggedBatch::longest_context: who replays a step
-  // that was recorded for another kind gets the same results, later.
-  [[nodiscard]] virtual int context_kind(int longest_context) const = 0;
+  // Which of the ways to hand out a decode step suits so many sequences times KV heads and this
+  // RaggedBatch::longest_context: who replays a step that was recorded for another kind gets the same results,
+  // later.
+  [[nodiscard]] virtual int context_kind(int items, int longest_context) const = 0;
 
   [[nodiscard]] virtual SaturationCounts saturations() const = 0;
 

@@ -39,7 +39,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] bool runs_ahead() const override { return false; }
   [[nodiscard]] bool idle() override { return true; }
   [[nodiscard]] Procedure capture(Procedure body) override { return body; }
-  [[nodiscard]] int context_kind(int longest_context) const override {
+  [[nodiscard]] int context_kind(int /*items*/, int longest_context) const override {
     return long_context_ > 0 && longest_context >= long_context_ ? 1 : 0;
   }
   [[nodiscard]] SaturationCounts saturations() const override;

@@ -31,7 +31,8 @@ int groups_of(const AttentionArgs& a) {
 }
 
 // More than half of a multiprocessor's: blocks that meet in memory are to be alone on theirs while others are
-// idle. A projection's block, which comes before, still fits beside one.
+// idle. That keeps a projection's block out as well, which takes more than half itself
+// (kLeastInt4SharedBytes); which of the two counts for more, a whole step has to tell.
 constexpr int kAloneBytes = 116 * 1024;
 
 AttentionScratch scratch_for(const AttentionArgs& a, const AttentionDistribution& d,

@@ -149,6 +149,10 @@ struct AttentionDecodeArgs {
                                                           AttentionContexts contexts,
                                                           const Int4GemmMachine& machine);
 
+// How blocks of that distribution meet; the number of query heads does not matter to it.
+[[nodiscard]] AttentionMeeting attention_meeting(int items, AttentionContexts contexts,
+                                                 const Int4GemmMachine& machine);
+
 // The same with as many slots less, or blocks more, as fit a block's shared memory.
 [[nodiscard]] AttentionDistribution fitting_distribution(int head_dim, int groups, int heads,
                                                          AttentionDistribution d);

@@ -37,6 +37,11 @@ AttentionDistribution plan_attention_decode(int items, int heads_per_kv_head,
   return {blocks, 4, AttentionMeeting::Memory};
 }
 
+AttentionMeeting attention_meeting(int items, AttentionContexts contexts,
+                                   const Int4GemmMachine& machine) {
+  return plan_attention_decode(items, 1, contexts, machine).meeting;
+}
+
 AttentionDistribution fitting_distribution(int head_dim, int groups, int heads,
                                            AttentionDistribution d) {
   while (attention_layout(head_dim, groups, heads, d).bytes > kMaxSharedBytes) {

@@ -31,8 +31,9 @@ class CudaBackend final : public Backend {
   [[nodiscard]] bool runs_ahead() const override { return true; }
   [[nodiscard]] bool idle() override;
   [[nodiscard]] Procedure capture(Procedure body) override;
-  [[nodiscard]] int context_kind(int longest_context) const override {
-    return static_cast<int>(context_.attention_contexts(longest_context));
+  [[nodiscard]] int context_kind(int items, int longest_context) const override {
+    return static_cast<int>(
+        attention_meeting(items, context_.attention_contexts(longest_context), context_.machine()));
   }
   [[nodiscard]] SaturationCounts saturations() const override;
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override;

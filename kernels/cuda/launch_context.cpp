@@ -1,6 +1,7 @@
 // Memory that ops share.
 #include "kernels/cuda/launch_context.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cuda/cuda_check.h"
@@ -16,6 +17,13 @@ void fill_with_zeros(const DeviceMemory& memory) {
   stream.synchronize();
 }
 
+// What there was before stays, so more than is asked for: batches that gain a row at a time would leave
+// one behind for each.
+std::size_t grown(std::size_t before, std::size_t wanted) {
+  constexpr std::size_t kMostAhead = std::size_t{16} << 20;
+  return std::max(wanted, before + std::min(before, kMostAhead));
+}
+
 }  // namespace
 
 LaunchContext::LaunchContext(int long_context)
@@ -28,7 +36,7 @@ LaunchContext::LaunchContext(int long_context)
 void* LaunchContext::scratch(ScratchUse use, std::size_t bytes) {
   auto& blocks = scratch_[static_cast<std::size_t>(use)];
   if (blocks.empty() || blocks.back().bytes() < bytes) {
-    DeviceMemory memory(bytes);
+    DeviceMemory memory(blocks.empty() ? bytes : grown(blocks.back().bytes(), bytes));
     fill_with_zeros(memory);
     blocks.push_back(std::move(memory));
   }

@@ -21,7 +21,7 @@ inline constexpr int kLog2KvSplits = 6;
 inline constexpr int kLog2LongKvSplits = 7;
 inline constexpr int kNumKvSplits = 1 << kLog2KvSplits;
 inline constexpr int kMaxKvSplits = 1 << kLog2LongKvSplits;
-inline constexpr int kLongKvBlocks = 1024;  // from here on: 16,384 tokens
+inline constexpr int kLongKvBlocks = 1024;  // from here on: 16,369 tokens
 
 // The blocks that the query at `position` sees; the last one is that of its own key.
 [[nodiscard]] constexpr int num_kv_blocks(int position) {

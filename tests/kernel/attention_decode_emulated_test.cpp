@@ -302,6 +302,9 @@ TEST(AttentionDecodePlan, LongContextsGetAllOfTheChip) {
       const auto of_long =
           cuda::plan_attention_decode(items, heads, AttentionContexts::Long, kMachine);
       EXPECT_EQ(of_short.meeting, AttentionMeeting::Cluster);
+      EXPECT_EQ(cuda::attention_meeting(items, AttentionContexts::Short, kMachine),
+                of_short.meeting);
+      EXPECT_EQ(cuda::attention_meeting(items, AttentionContexts::Long, kMachine), of_long.meeting);
       EXPECT_GE(of_long.blocks, of_short.blocks) << items;
       if (of_long.meeting == AttentionMeeting::Cluster) {
         EXPECT_EQ(of_long.blocks, of_short.blocks);
@@ -318,6 +321,15 @@ TEST(AttentionDecodePlan, LongContextsGetAllOfTheChip) {
   const auto of_8b = cuda::plan_attention_decode(8, 4, AttentionContexts::Long, kMachine);
   EXPECT_EQ(of_8b.meeting, AttentionMeeting::Memory);
   EXPECT_EQ(of_8b.blocks, 16);
+  // Batches of 8 KV heads that a step is recorded twice for.
+  std::vector<int> twice;
+  for (int batch = 1; batch <= 32; ++batch) {
+    if (cuda::attention_meeting(8 * batch, AttentionContexts::Long, kMachine) ==
+        AttentionMeeting::Memory) {
+      twice.push_back(batch);
+    }
+  }
+  EXPECT_EQ(twice, (std::vector{1, 2, 4}));
 }
 
 // Two blocks of a batch of short sequences still share a multiprocessor: what long ones need besides is elsewhere.

@@ -39,8 +39,8 @@ class ForwardingBackend : public Backend {
   [[nodiscard]] Procedure capture(Procedure body) override {
     return inner_.capture(std::move(body));
   }
-  [[nodiscard]] int context_kind(int longest_context) const override {
-    return inner_.context_kind(longest_context);
+  [[nodiscard]] int context_kind(int items, int longest_context) const override {
+    return inner_.context_kind(items, longest_context);
   }
   [[nodiscard]] SaturationCounts saturations() const override { return inner_.saturations(); }
   [[nodiscard]] std::vector<double> time_runs(const Procedure& body, int runs) override {

@@ -50,7 +50,9 @@ MatrixLimits matrix_limits(const ModelConfig& config) {
 }
 
 std::int64_t gptq_slab_rows(std::int64_t cols) {
-  return std::max(kFewestSlabRows, kSlabWeights / cols);
+  constexpr std::int64_t kTile = 128;    // of rows, in products: no slab ends within one
+  constexpr std::int64_t kMost = 65408;  // that a launch takes
+  return std::min(kMost, std::max(kFewestSlabRows, kSlabWeights / cols / kTile * kTile));
 }
 
 std::uint64_t GptqOnDevice::bytes(const MatrixLimits& limits) {

@@ -37,8 +37,8 @@ class GptqOnDevice {
   void add(ConstActivationView x, ConstActivationView original);
 
   // Quantises `w`, whose inputs were added, into q. The report has no relative error.
-  // slab_rows: gptq_slab_rows or less; the number changes the time, not one bit. Throws Data as
-  // factor_hessian and quantize_row.
+  // slab_rows: gptq_slab_rows or less; changes the time, and no bit but what the device's library of products
+  // may make of another height. Throws Data as factor_hessian and quantize_row.
   MatrixReport quantize(const std::string& name, MatrixView<const float> w, const Int4Rows& q,
                         std::int64_t slab_rows);
   // What rounding weighed columns with, [cols]: of the matrix that was quantised last.

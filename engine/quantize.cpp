@@ -205,6 +205,13 @@ class FolderQuantizer {
   std::function<void()> tick_ = [this] { counter_.tick(); };
 };
 
+// What the bytes depend on beside source, options and calibration.
+std::string resume_key(Backend& backend, const PackedOptions& options) {
+  if (backend.offline_ops() == nullptr) return "on the host";
+  if (options.method != QuantMethod::Gptq) return "on a device";
+  return "on a device: " + backend.offline_ops()->gptq().made_by();
+}
+
 }  // namespace
 
 ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,
@@ -225,8 +232,7 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
   counter.begin("reading the source");
   PackedWriter writer(
       target, {options, identify_source(source, IdentityDepth::Full, sha256_hex, parallel_for)},
-      packed_tensors(config, options.group_size, true), overwrite,
-      backend.offline_ops() != nullptr ? "on a device" : "on the host");
+      packed_tensors(config, options.group_size, true), overwrite, resume_key(backend, options));
   FolderQuantizer(checkpoint, config, options, writer, counter, parallel_for)
       .run(backend, windows, card);
   writer.copy_companions(source);

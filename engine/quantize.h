@@ -36,7 +36,7 @@ using QuantizeProgress =
 // BOS in front where the model's texts have it; options.calibration_tokens of it are used, rounded
 // down to whole windows (the card has the number), or all there are (a notice of the card says so).
 // The bytes written depend on source, options and calibration alone, and on which of the two kinds of
-// backend it is. Throws Data for what cannot be quantised, before anything is computed; Device where a
+// backend it is; with GPTQ on a device also on device and libraries (GptqOps::made_by). Throws Data for what cannot be quantised, before anything is computed; Device where a
 // device lacks what the method needs; Runtime where writing fails. What `progress` throws ends it as well.
 // Nothing is left under `target` then.
 ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,

@@ -1,6 +1,7 @@
 // The card's text first, then hidden states one after the other.
 #include "engine/quantize_state.h"
 
+#include <cmath>
 #include <string>
 
 #include "kernels/check.h"
@@ -8,7 +9,11 @@
 namespace fut {
 
 bool SavingTimes::is_due(std::uint64_t bytes, Clock::time_point now) {
-  if (bytes > kSmallState && now - last_ < kBetweenLargeStates) return false;
+  if (bytes > kSmallState) {
+    const std::chrono::duration<double> least =
+        kSecondsOfGib * std::chrono::seconds(1) * std::ldexp(static_cast<double>(bytes), -30);
+    if (now - last_ < kBetweenLargeStates || now - last_ < least) return false;
+  }
   last_ = now;
   return true;
 }

@@ -13,12 +13,13 @@
 namespace fut {
 
 // After which layers to save: small states after each, so that a kill costs one layer; large ones now and
-// then, so that saving them does not take longer than what it saves.
+// then, so that saving them, during which a device waits for some seconds, stays below a tenth of the time.
 class SavingTimes {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::uint64_t kSmallState = std::uint64_t{1} << 28;
   static constexpr std::chrono::seconds kBetweenLargeStates{30};
+  static constexpr double kSecondsOfGib = 15;  // between states of so much
 
   explicit SavingTimes(Clock::time_point begin = Clock::now()) : last_(begin) {}
   // Whether a state of so many bytes is to be saved now; it is then.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/tensor.h"
 
@@ -162,6 +163,8 @@ void check(const DequantiseArgs& a);
 class GptqOps {
  public:
   virtual ~GptqOps() = default;
+  // What sums of products depend on, in a line: device, libraries, versions.
+  [[nodiscard]] virtual std::string made_by() const = 0;
   virtual void add_token_products(const TokenProductsArgs& a) = 0;
   virtual void finish_moments(const FinishMomentsArgs& a) = 0;
   virtual void inverse_factor(const InverseFactorArgs& a) = 0;

@@ -17,13 +17,15 @@ constexpr std::int64_t kInverseBlock = 256;  // rows that are inverted in one ca
 
 using Handle = void*;
 
-// A library that stays open.
+// A library that stays in the process for good: what it has left with the driver or with threads may point
+// into it.
 class Library {
  public:
-  explicit Library(const std::string& name) : name_(name) {
+  // no_memory: its status for that.
+  Library(const std::string& name, int no_memory) : name_(name), no_memory_(no_memory) {
     for (const std::string& place : {name, "/usr/local/cuda/lib64/" + name}) {
-      handle_.reset(::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL));
-      if (handle_) return;
+      handle_ = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+      if (handle_ != nullptr) return;
       if (reason_.empty()) reason_ = ::dlerror();
     }
     throw device_error(
@@ -34,7 +36,7 @@ class Library {
 
   template <class Function>
   void look_up(Function*& function, const char* symbol) const {
-    function = reinterpret_cast<Function*>(::dlsym(handle_.get(), symbol));
+    function = reinterpret_cast<Function*>(::dlsym(handle_, symbol));
     if (function == nullptr) {
       throw device_error(
           "{} has no {}: another version than CUDA 13's; install that one, or quantise with "
@@ -45,21 +47,28 @@ class Library {
   // Of a call that starts the library.
   void require_start(int status) const {
     if (status == 0) return;
+    refuse_shortage(status, "starting");
     throw device_error("{} does not start (status {}); quantise with --device cpu or --method rtn",
                        name_, status);
   }
   void require(int status, const char* call) const {
     if (status == 0) return;
+    refuse_shortage(status, call);
     throw runtime_failure("{} of {} failed with status {}; quantise with --device cpu", call, name_,
                           status);
   }
 
  private:
-  struct Close {
-    void operator()(void* handle) const noexcept { ::dlclose(handle); }
-  };
+  void refuse_shortage(int status, const char* call) const {
+    if (status != no_memory_) return;
+    throw capacity_error(
+        "{} of {}: it has no memory left; free some of the device's, or quantise with --device cpu",
+        call, name_);
+  }
+
   std::string name_, reason_;
-  std::unique_ptr<void, Close> handle_;
+  int no_memory_;
+  void* handle_ = nullptr;
 };
 
 int narrow(std::int64_t value) {
@@ -76,6 +85,7 @@ struct DenseLibraries::Functions {
   int (*create_blas)(Handle*);
   int (*destroy_blas)(Handle);
   int (*set_blas_stream)(Handle, StreamHandle);
+  int (*blas_version)(Handle, int*);
   int (*multiply)(Handle, int, int, int, int, int, const double*, const double*, int, const double*,
                   int, const double*, double*, int);
   int (*multiply_any)(Handle, int, int, int, int, int, const void*, const void*, int, int,
@@ -83,6 +93,7 @@ struct DenseLibraries::Functions {
   int (*create_solver)(Handle*);
   int (*destroy_solver)(Handle);
   int (*set_solver_stream)(Handle, StreamHandle);
+  int (*solver_version)(int*);
   int (*create_parameters)(Handle*);
   int (*destroy_parameters)(Handle);
   int (*factor_room)(Handle, Handle, int, std::int64_t, int, const void*, std::int64_t, int,
@@ -95,15 +106,17 @@ struct DenseLibraries::Functions {
                 std::size_t, std::int32_t*);
 
   explicit Functions(const DenseLibraryNames& names)
-      : cublas(names.cublas), cusolver(names.cusolver) {
+      : cublas(names.cublas, kCublasNoMemory), cusolver(names.cusolver, kCusolverNoMemory) {
     cublas.look_up(create_blas, "cublasCreate_v2");
     cublas.look_up(destroy_blas, "cublasDestroy_v2");
     cublas.look_up(set_blas_stream, "cublasSetStream_v2");
+    cublas.look_up(blas_version, "cublasGetVersion_v2");
     cublas.look_up(multiply, "cublasDgemm_v2");
     cublas.look_up(multiply_any, "cublasGemmEx");
     cusolver.look_up(create_solver, "cusolverDnCreate");
     cusolver.look_up(destroy_solver, "cusolverDnDestroy");
     cusolver.look_up(set_solver_stream, "cusolverDnSetStream");
+    cusolver.look_up(solver_version, "cusolverGetVersion");
     cusolver.look_up(create_parameters, "cusolverDnCreateParams");
     cusolver.look_up(destroy_parameters, "cusolverDnDestroyParams");
     cusolver.look_up(factor_room, "cusolverDnXpotrf_bufferSize");
@@ -131,6 +144,14 @@ DenseLibraries::DenseLibraries(StreamHandle stream, Scratch scratch, const Dense
 }
 
 DenseLibraries::~DenseLibraries() = default;
+
+std::string DenseLibraries::versions() const {
+  const Functions& f = *functions_;
+  int blas = 0, solver = 0;
+  f.cublas.require(f.blas_version(f.blas, &blas), "cublasGetVersion");
+  f.cusolver.require(f.solver_version(&solver), "cusolverGetVersion");
+  return fmt::format("cuBLAS {}, cuSOLVER {}", blas, solver);
+}
 
 void DenseLibraries::multiply(const Product& p) {
   const Functions& f = *functions_;

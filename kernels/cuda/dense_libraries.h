@@ -26,13 +26,17 @@ class DenseLibraries {
   using Scratch = std::function<void*(std::size_t bytes)>;
 
   // Work goes into `stream`. Throws Device, naming the library, where one cannot be opened, lacks a
-  // function or does not start.
+  // function or does not start, Capacity where it has no memory to start with.
   DenseLibraries(StreamHandle stream, Scratch scratch, const DenseLibraryNames& names = {});
   DenseLibraries(const DenseLibraries&) = delete;
   DenseLibraries& operator=(const DenseLibraries&) = delete;
   ~DenseLibraries();
 
-  // C = sign A B + keep C, or A B^T. Throws Runtime with the library's status, as those below.
+  // "cuBLAS 130100, cuSOLVER 12004": what sums depend on beside the device.
+  [[nodiscard]] std::string versions() const;
+
+  // C = sign A B + keep C, or A B^T. Throws Runtime with the library's status, or Capacity where it had no
+  // memory, as those below.
   struct Product {
     MatrixView<double> c;
     MatrixView<const double> a, b;

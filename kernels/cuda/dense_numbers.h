@@ -13,4 +13,8 @@ inline constexpr int kBf16 = 14;          // CUDA_R_16BF
 inline constexpr int kComputeF32 = 68;    // CUBLAS_COMPUTE_32F
 inline constexpr int kAnyAlgorithm = -1;  // CUBLAS_GEMM_DEFAULT
 
+// Statuses of a library that had no memory.
+inline constexpr int kCublasNoMemory = 3;    // CUBLAS_STATUS_ALLOC_FAILED
+inline constexpr int kCusolverNoMemory = 2;  // CUSOLVER_STATUS_ALLOC_FAILED
+
 }  // namespace fut::cuda

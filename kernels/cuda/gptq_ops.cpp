@@ -4,8 +4,10 @@
 
 #include <cublas_v2.h>
 #include <cusolverDn.h>
+#include <fmt/format.h>
 #include <type_traits>
 
+#include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/dense_numbers.h"
 #include "kernels/cuda/offline_ops.h"
 
@@ -16,7 +18,12 @@ static_assert(kAsItIs == CUBLAS_OP_N && kTransposed == CUBLAS_OP_T &&
               kUpper == CUBLAS_FILL_MODE_UPPER && kAnyDiagonal == CUBLAS_DIAG_NON_UNIT);
 static_assert(kF32 == CUDA_R_32F && kF64 == CUDA_R_64F && kBf16 == CUDA_R_16BF &&
               kComputeF32 == CUBLAS_COMPUTE_32F && kAnyAlgorithm == CUBLAS_GEMM_DEFAULT);
-static_assert(CUBLAS_STATUS_SUCCESS == 0 && CUSOLVER_STATUS_SUCCESS == 0);
+static_assert(CUBLAS_STATUS_SUCCESS == 0 && CUSOLVER_STATUS_SUCCESS == 0 &&
+              CUBLAS_STATUS_ALLOC_FAILED == kCublasNoMemory &&
+              CUSOLVER_STATUS_ALLOC_FAILED == kCusolverNoMemory);
+static_assert(
+    std::is_same_v<decltype(&cublasGetVersion_v2), cublasStatus_t (*)(cublasHandle_t, int*)> &&
+    std::is_same_v<decltype(&cusolverGetVersion), cusolverStatus_t (*)(int*)>);
 static_assert(
     std::is_same_v<decltype(&cublasDgemm_v2),
                    cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int,
@@ -63,6 +70,15 @@ CudaGptqOps::CudaGptqOps(LaunchContext& context)
                    return room_->as<void>();
                  }),
       ignored_(sizeof(std::int32_t)) {}
+
+std::string CudaGptqOps::made_by() const {
+  int device = 0;
+  FUT_CUDA_CHECK(cudaGetDevice(&device));
+  cudaDeviceProp properties = {};
+  FUT_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return fmt::format("{}, {} multiprocessors, {}", properties.name, properties.multiProcessorCount,
+                     libraries_.versions());
+}
 
 void CudaGptqOps::add_token_products(const TokenProductsArgs& a) {
   check(a);

@@ -13,6 +13,7 @@ class CudaGptqOps final : public GptqOps {
  public:
   // `context` must outlive it. Throws as DenseLibraries.
   explicit CudaGptqOps(LaunchContext& context);
+  [[nodiscard]] std::string made_by() const override;
   void add_token_products(const TokenProductsArgs& a) override;
   void finish_moments(const FinishMomentsArgs& a) override { cuda::finish_moments(a, context_); }
   void inverse_factor(const InverseFactorArgs& a) override;

@@ -244,6 +244,36 @@ TEST(GptqCuda, FactorsAndProductsAreNearTheHosts) {
   }
 }
 
+// What has no factor is told by a number, and what comes after it is as if it had not been.
+TEST(GptqCuda, AFactorThatThereIsNotIsToldAndLeavesNothing) {
+  FUT_REQUIRE_GPU_DEVICE();
+  const auto backend = gpu_backend();
+  GptqOps& ops = backend->offline_ops()->gptq();
+  const GptqRows rows({4, 384, 128});
+  const std::int64_t n = 384;
+  const OnGpu gpu(*backend, rows);
+  std::vector<double> indefinite = rows.h.values;
+  indefinite[static_cast<std::size_t>(7 * n + 7)] = -1;
+  const Guarded<double> broken(*backend, indefinite);
+  const Guarded<std::int32_t> failed(*backend, {0});
+  std::vector<std::vector<double>> factors;
+  for (const Guarded<double>* h : {&gpu.h, &broken, &gpu.h}) {
+    const Guarded<double> upper(*backend, std::vector<double>(rows.h.values.size(), kPoison));
+    const double ridge = h == &broken ? 0 : rows.ridge;
+    ops.inverse_factor({n, h->data(), gpu.order.data(), ridge, upper.data(), failed.data()});
+    EXPECT_EQ(failed.values()[0] != 0, h == &broken);
+    factors.push_back(upper.values());
+  }
+  EXPECT_TRUE(factors.front() == factors.back());
+
+  std::vector<double> unfinished = rows.h.values, diagonal(static_cast<std::size_t>(n));
+  unfinished[static_cast<std::size_t>(40 * n + 7)] = std::nan("");
+  const Guarded<double> unfinished_there(*backend, unfinished), diagonal_there(*backend, diagonal);
+  const Guarded<std::uint64_t> bad(*backend, {~std::uint64_t{0}});
+  ops.finish_moments({n, unfinished_there.data(), nullptr, diagonal_there.data(), bad.data()});
+  EXPECT_EQ(bad.values()[0], static_cast<std::uint64_t>(40 * n + 7));
+}
+
 TEST(GptqCuda, LossesOfAModelAreTheHostsWithinAPercent) {
   FUT_REQUIRE_GPU_DEVICE();
   const auto gpu = gpu_backend();

@@ -8,6 +8,7 @@ namespace fut::test {
 
 class HostGptqOps final : public GptqOps {
  public:
+  [[nodiscard]] std::string made_by() const override { return "the host"; }
   void add_token_products(const TokenProductsArgs& a) override;
   void finish_moments(const FinishMomentsArgs& a) override;
   void inverse_factor(const InverseFactorArgs& a) override;

@@ -166,5 +166,22 @@ TEST(DenseLibraries, TellsTheStatusOfACall) {
       {"cublasDgemm", "status 7"});
 }
 
+// A card that is full is nothing that another library would mend.
+TEST(DenseLibraries, ThatHaveNoMemoryAreACapacityError) {
+  Libraries libraries;
+  double number = 1;
+  expect_mentions(
+      error_message(
+          ErrorKind::Capacity,
+          [&] {
+            libraries.get().multiply({{nullptr, 1, 1, 1}, {&number, 1, 1, 1}, {&number, 1, 1, 1}});
+          }),
+      {"cublasDgemm", FUT_FAKE_DENSE, "no memory"});
+}
+
+TEST(DenseLibraries, TellTheirVersions) {
+  EXPECT_EQ(Libraries().get().versions(), "cuBLAS 130100, cuSOLVER 12004");
+}
+
 }  // namespace
 }  // namespace fut::test

@@ -73,10 +73,19 @@ EXPORTED cublasDestroy_v2(void* handle) {
 EXPORTED cublasSetStream_v2(void* handle, void* stream) {
   return set_stream(handle, stream);
 }
+EXPORTED cublasGetVersion_v2(void*, int* version) {
+  *version = 130100;
+  return 0;
+}
+EXPORTED cusolverGetVersion(int* version) {
+  *version = 12004;
+  return 0;
+}
 EXPORTED cublasDgemm_v2(void* handle, int op_a, int op_b, int m, int n, int k, const double* alpha,
                         const double* a, int lda, const double* b, int ldb, const double* beta,
                         double* c, int ldc) {
   if (!has_stream(handle) || lda < (op_a == kAsItIs ? m : k) || ldc < m) return kInvalid;
+  if (c == nullptr) return kCublasNoMemory;
   struct Read {
     const double* data;
     double operator()(std::int64_t i) const { return data[i]; }

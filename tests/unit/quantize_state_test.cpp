@@ -24,6 +24,9 @@ TEST(SavingTimes, LargeOnesNowAndThen) {
   EXPECT_TRUE(times.is_due(kLarge, begin + seconds(30)));
   EXPECT_FALSE(times.is_due(kLarge, begin + seconds(59)));
   EXPECT_TRUE(times.is_due(kLarge, begin + seconds(60)));
+  // Those that take longer to save, less often.
+  EXPECT_FALSE(times.is_due(std::uint64_t{4} << 30, begin + seconds(119)));
+  EXPECT_TRUE(times.is_due(std::uint64_t{4} << 30, begin + seconds(120)));
 }
 
 TEST(SavedState, ComesBack) {

@@ -98,18 +98,24 @@ class WordReader {
     } else if (!looks_like_flag(word) && !command_.word.empty()) {
       resolved.given.push_back({find_flag(command_, command_.word), Argument{word, command_.word}});
     } else if (!looks_like_flag(word)) {
-      throw usage_error("fut {}: '{}' belongs to no flag; {}a model is given with -m",
-                        command_.name, word, text_hint());
+      throw usage_error("fut {}: '{}' belongs to no flag; {}", command_.name, word, word_hint());
     } else if (!read_whole_word(word, resolved) && !read_switches(word, resolved)) {
       throw unknown_flag(command_, commands_, word.substr(0, word.find('=')));
     }
   }
 
-  // How this command takes its text.
-  [[nodiscard]] std::string_view text_hint() const {
-    if (find_flag(command_, "-p") != nullptr) return "a prompt is given with -p, ";
-    if (find_flag(command_, "-f") != nullptr) return "a text file is given with -f, ";
-    return "";
+  // What a word without a flag may have been meant for.
+  [[nodiscard]] std::string word_hint() const {
+    const auto has = [&](const char* flag) { return find_flag(command_, flag) != nullptr; };
+    std::vector<std::string> hints;
+    if (has("-p")) {
+      hints.emplace_back("a prompt is given with -p");
+    } else if (has("-f")) {
+      hints.emplace_back("a text file is given with -f");
+    }
+    if (has("-m")) hints.emplace_back("a model is given with -m");
+    if (hints.empty()) return fmt::format("fut {} --help lists its flags", command_.name);
+    return fmt::format("{}", fmt::join(hints, ", "));
   }
 
   // "--temp 1", "--temp=1", "-n 5", "-n=5", "-sys TEXT", "-n5".
@@ -290,7 +296,9 @@ std::vector<GivenFlag> read_config_file(const Command& command, std::span<const 
         std::any_of(commands.begin(), commands.end(),
                     [&](const Command& c) { return find_flag(c, name) != nullptr; });
     if (known_elsewhere && name != "--config") continue;
-    const auto near = nearest_name(name, all_names(command));
+    std::vector<std::string> settings = all_names(command);
+    std::erase_if(settings, [](const std::string& n) { return !n.starts_with("--"); });
+    const auto near = nearest_name(name, settings);
     throw usage_error("{}:{}: unknown setting '{}'{}", path, number, name.substr(2),
                       near ? fmt::format("; did you mean {}?", near->substr(2)) : "");
   }

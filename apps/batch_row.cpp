@@ -109,8 +109,13 @@ class RowParser {
       return;
     }
     if (flag.repeatable) row_.reply.stop.clear();
-    if (!flag.repeatable || !value.is_array()) return flag.set(argument(value, source));
-    for (const Json& item : value) flag.set(argument(item, source));
+    if (!flag.repeatable) return flag.set(argument(value, source));
+    for (const Json& item : value.is_array() ? value : Json::array({value})) {
+      if (!item.is_string()) {
+        throw usage_error("{}: {} is not a text", source, excerpt(item.dump()));
+      }
+      flag.set(argument(item, source));
+    }
   }
 
   static Argument argument(const Json& value, const std::string& source) {

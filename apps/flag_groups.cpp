@@ -193,8 +193,11 @@ Flags output_flags(OutputOptions& o, std::string help) {
           {{"--output-file"},
            "FILE",
            kOutputSection,
-           "Write the result to FILE instead of standard output",
-           set_text(o.file, "file name")}};
+           "Write the result to FILE instead of standard output, which is - as well",
+           [&o](const Argument& a) {
+             set_text(o.file, "file name")(a);
+             if (o.file == "-") o.file.clear();
+           }}};
 }
 
 DeviceRequest parse_device(const Argument& argument) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "loader/source_identity.h"
 
 namespace fut::app {
 namespace fs = std::filesystem;
@@ -73,9 +74,24 @@ void refuse_input_as_output(const std::string& output, const std::vector<std::st
   if (!fs::is_regular_file(output, ignored)) return;  // what is not there yet, terminals, pipes
   for (const std::string& input : inputs) {
     if (input.empty() || !fs::equivalent(output, input, ignored)) continue;
-    throw usage_error("{} {}: is the input ({}), which the result would replace; give another file",
+    throw usage_error("{} {}: is the input ({}), which would be written over; give another file",
                       flag, output, input == kStandardInput ? "standard input" : input);
   }
+  if (is_model_file(output) || is_model_file(fs::weakly_canonical(output, ignored))) {
+    throw usage_error("{} {}: is a file of a model, which would be written over; give another file",
+                      flag, output);
+  }
+}
+
+void refuse_same_output(const std::string& output, std::string_view flag, const std::string& other,
+                        std::string_view other_flag) {
+  if (output.empty() || other.empty()) return;
+  std::error_code ignored;
+  if (fs::weakly_canonical(output, ignored) != fs::weakly_canonical(other, ignored) ||
+      fs::is_character_file(output, ignored)) {
+    return;
+  }
+  throw usage_error("{} {} and {} {} are the same file; give two", flag, output, other_flag, other);
 }
 
 }  // namespace fut::app

@@ -23,9 +23,13 @@ namespace fut::app {
 [[nodiscard]] std::vector<std::string> input_files(const CompareOptions& options);
 [[nodiscard]] std::vector<std::string> input_files(const DoctorOptions& options);
 
-// Throws Usage, naming the flag, where `output` is one of the inputs, by whatever name. An empty name is no
-// file.
+// Throws Usage, naming the flag, where `output` is one of the inputs, by whatever name, or a file of any
+// model. An empty name is no file.
 void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs,
                             std::string_view flag = "--output-file");
+
+// Throws Usage where both name the same file, which may not be there yet.
+void refuse_same_output(const std::string& output, std::string_view flag, const std::string& other,
+                        std::string_view other_flag);
 
 }  // namespace fut::app

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
@@ -72,6 +73,13 @@ void set_up_logging(const LogOptions& options) {
   screen->set_pattern("%^%l%$: %v");
   auto logger = std::make_shared<spdlog::logger>("fut", std::move(screen));
   if (!options.log_file.empty()) {
+    // spdlog would make folders, those of a mistyped name too.
+    const auto folder = std::filesystem::path(options.log_file).parent_path();
+    std::error_code ignored;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
+      throw runtime_failure("--log-file {}: there is no folder {}", options.log_file,
+                            folder.string());
+    }
     try {
       auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file);
       file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");

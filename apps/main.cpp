@@ -65,9 +65,15 @@ std::string device_lines() {
 template <class Options>
 int run_with(int (*command)(const Options&, Reporter&), const Options& options,
              Reporter& reporter) {
-  set_up_logging(options.log);
+  const std::string& log_file = options.log.log_file;
+  refuse_input_as_output(log_file, {}, "--log-file");
   if constexpr (requires { options.output; }) {
     refuse_input_as_output(options.output.file, input_files(options));
+    refuse_input_as_output(log_file, input_files(options), "--log-file");
+    refuse_same_output(options.output.file, "--output-file", log_file, "--log-file");
+  }
+  set_up_logging(options.log);
+  if constexpr (requires { options.output; }) {
     if constexpr (requires { options.batch.given(); }) {
       // The replies to a file go into a file that may hold some already: not the reporter's.
       if (options.batch.given()) {

@@ -1,5 +1,7 @@
 // The flag tables of the commands that make and judge quantised folders.
+#include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "apps/flag_groups.h"
 #include "engine/quantize.h"
@@ -117,15 +119,27 @@ Flags transform_flags(QuantizeOptions& o) {
   return flags;
 }
 
-// "DIR", "DIR:bf16", ":bf16". A colon that no precision follows is part of the name.
+std::optional<Precision> precision_of(const std::string& word) {
+  for (const Precision p : {Precision::Int4, Precision::Fp8, Precision::Bf16, Precision::F32}) {
+    if (word == precision_name(p)) return p;
+  }
+  return std::nullopt;
+}
+
+// "DIR", "DIR:bf16", ":bf16", and "bf16" where nothing is called so. A colon that no precision follows is part
+// of the name.
 AgainstOptions parse_against(const Argument& a) {
   AgainstOptions against{parse_text(a, "model"), {}};
   const std::size_t colon = against.model.rfind(':');
-  if (colon == std::string::npos) return against;
+  std::error_code ignored;
+  if (colon == std::string::npos) {
+    const std::optional<Precision> precision = precision_of(against.model);
+    if (!precision || std::filesystem::exists(against.model, ignored)) return against;
+    return {"", precision};
+  }
   const std::string word = against.model.substr(colon + 1);
-  for (const Precision p : {Precision::Int4, Precision::Fp8, Precision::Bf16, Precision::F32}) {
-    if (word != precision_name(p)) continue;
-    against.precision = p;
+  if (const std::optional<Precision> precision = precision_of(word)) {
+    against.precision = precision;
     against.model.resize(colon);
     return against;
   }

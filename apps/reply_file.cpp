@@ -102,6 +102,12 @@ void ReplyFile::look_at(std::string_view content, Existing existing,
        end = content.find('\n', bytes_)) {
     const ReplyLine line = parse_line(content.substr(bytes_, end - bytes_));
     if (!line.is_reply || line.index != num_kept_) break;
+    if (existing == Existing::Resume && num_kept_ == keys.size()) {
+      throw data_error(
+          "{}: holds more replies than the {} of the input; resume with the whole input, or begin "
+          "anew with --overwrite",
+          path_, counted(keys.size(), "row"));
+    }
     const bool is_ours = num_kept_ < keys.size() && line.key == keys[num_kept_];
     if (existing == Existing::Resume && !is_ours) {
       throw data_error(

@@ -181,6 +181,13 @@ std::string config_difference(const SourceIdentity& recorded, const std::filesys
       *then, identify_file(packed, std::string(kConfigName), IdentityDepth::Quick, sha256, {}));
 }
 
+bool is_model_file(const std::filesystem::path& file) {
+  std::error_code ignored;
+  const std::string name = file.filename().string();
+  return (file.extension() == ".safetensors" || name == kIndexName || is_companion(name)) &&
+         std::filesystem::exists(file.parent_path() / kConfigName, ignored);
+}
+
 std::vector<std::string> list_companions(const std::filesystem::path& source) {
   std::error_code error;
   std::vector<std::string> names;

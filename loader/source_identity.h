@@ -43,6 +43,9 @@ enum class IdentityDepth {
 // cannot be listed.
 [[nodiscard]] std::vector<std::string> list_companions(const std::filesystem::path& source);
 
+// Whether this is a file that a model is made of, by its name and that of its neighbour config.json.
+[[nodiscard]] bool is_model_file(const std::filesystem::path& file);
+
 // Throws Data as find_weight_files, and where a file cannot be read.
 [[nodiscard]] SourceIdentity identify_source(const std::filesystem::path& source,
                                              IdentityDepth depth, const Sha256Function& sha256,

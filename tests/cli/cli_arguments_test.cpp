@@ -207,6 +207,11 @@ TEST_F(CommandLine, AConfigurationFileHoldsFlagsOfEveryCommand) {
   expect_success(fut({"run", "-m", model}, with_variables({{"FUT_CONFIG", config}})), "Hi");
   write_file(config, "prompt = x\ntopp = 1\n");
   expect_failure(raw({"--config", config}), 2, {"fut.conf:2", "topp", "top-p"});
+  // A flag of one letter is no setting to suggest.
+  write_file(config, "foo = 1\n");
+  const std::string unknown = raw({"--config", config}).err;
+  expect_mentions(unknown, {"fut.conf:1", "unknown setting 'foo'"});
+  EXPECT_EQ(unknown.find("did you mean ?"), std::string::npos) << unknown;
   write_file(config, "prompt = x\ntop-p = 3\n");
   expect_failure(raw({"--config", config}), 2, {"fut.conf:2", "top-p"});
   expect_success(raw({"--config", config, "--top-p", "1"}), "Hi");

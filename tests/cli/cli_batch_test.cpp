@@ -157,6 +157,8 @@ TEST_F(BatchRun, ABadRowStopsNoOther) {
              {R"({"prompt": "x", "top_k": "many"})", 2, "top_k"},
              {R"({"prompt": "x", "max_tokens": 0})", 2, "max_tokens"},
              {R"({"prompt": "x", "stop": ["a", ""]})", 2, "stop"},
+             {R"({"prompt": "x", "stop": ["a", 3]})", 2, "3 is not a text"},
+             {R"({"prompt": "x", "stop": 3})", 2, "3 is not a text"},
              {R"({"prompt": "x", "ignore_eos": "yes"})", 2, "ignore_eos"},
              {R"({"prompt": "x", "raw": true, "system": "s"})", 2, "raw"},
              {R"({"messages": [{"role": "user"}]})", 3, "message 1"},
@@ -324,7 +326,8 @@ TEST_F(BatchRun, AFileThatHoldsSomethingIsNotTouchedUnasked) {
   (void)prompts("{\"prompt\": \"y\", \"raw\": true}\nbad\n");
   expect_failure(batch(input, {"--output-file", replies(), "--resume"}), 3, {"line 1"});
   (void)prompts("{\"prompt\": \"x\", \"raw\": true}\n");
-  expect_failure(batch(input, {"--output-file", replies(), "--resume"}), 3, {"line 2"});
+  expect_failure(batch(input, {"--output-file", replies(), "--resume"}), 3,
+                 {"more replies than the 1 row"});
   EXPECT_EQ(read_file(replies()), first);
   // More rows may be added to the end.
   (void)prompts("{\"prompt\": \"x\", \"raw\": true}\nbad\n{\"prompt\": \"y\", \"raw\": true}\n");

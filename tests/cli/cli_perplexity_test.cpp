@@ -66,7 +66,8 @@ TEST_F(Perplexity, TheTextHasTheSameNumbersAndOneDocument) {
 }
 
 TEST_F(Perplexity, AModelAgainstItselfDiffersInNothing) {
-  const auto r = report({"--window", "64", "--against", ":f32"}).at("against");
+  const auto r = report({"--window", "64", "--against", "f32"}).at("against");
+  EXPECT_EQ(r.at("precision"), "f32");
   EXPECT_EQ(r.at("paired"), 0);
   EXPECT_EQ(r.at("paired_stderr"), 0);
   EXPECT_EQ(r.at("kl"), 0);

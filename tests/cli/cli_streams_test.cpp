@@ -60,6 +60,50 @@ TEST(StandardOutput, MessagesGoToTheLogFileToo) {
   expect_success(raw(model, {"-v", "--log-file", log.string()}), "Hi");
   expect_mentions(read_file(log), {"temperature"});
   expect_failure(raw(model, {"--log-file", "/dev/null/log"}), 1, {"/dev/null/log"});
+  // No folders of a mistyped name.
+  const auto nowhere = *script.folder / "nowhere";
+  expect_failure(raw(model, {"--log-file", (nowhere / "log").string()}), 1,
+                 {"--log-file", "no folder", nowhere.string()});
+  EXPECT_FALSE(std::filesystem::exists(nowhere));
+}
+
+// Results and messages go into no file that a model is made of, nor into each other's.
+TEST(StandardOutput, NothingIsWrittenOverAModelOrATextThatIsRead) {
+  Script script;
+  script.say("x", {"Hi", "<|eot_id|>"});
+  const std::filesystem::path model = script.write();
+  const auto refused = [&](std::vector<std::string> words, const std::filesystem::path& file,
+                           const char* flag) {
+    const std::string before = read_file(file);
+    words.insert(words.end(), {flag, file.string()});
+    expect_failure(fut(words), 2, {flag, file.string(), "written over"});
+    EXPECT_TRUE(read_file(file) == before) << file;
+  };
+  const auto prompt = *script.folder / "prompt";
+  write_file(prompt, "x");
+  for (const char* name : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    for (const char* flag : {"--output-file", "--log-file"}) {
+      refused({"run", "-m", model.string(), "-p", "x"}, model / name, flag);
+      refused({"tokenize", "-m", model.string(), "-p", "x"}, model / name, flag);
+      refused({"inspect", "-m", model.string()}, model / name, flag);
+    }
+  }
+  // By another name, and of a model that is not the one in use.
+  const auto link = *script.folder / "link";
+  std::filesystem::create_symlink(model / "model.safetensors", link);
+  refused({"perplexity", "-f", prompt.string()}, link, "--output-file");
+  refused({"run", "-m", model.string(), "-f", prompt.string()}, prompt, "--log-file");
+  const std::string both = (*script.folder / "both").string();
+  expect_failure(raw(model.string(), {"--output-file", both, "--log-file", both}), 2,
+                 {"--output-file " + both, "--log-file " + both, "the same file"});
+  EXPECT_FALSE(std::filesystem::exists(both));
+}
+
+TEST(StandardOutput, IsADashToo) {
+  Script script;
+  script.say("x", {"Hi", "<|eot_id|>"});
+  const std::string model = script.write();
+  expect_success(raw(model, {"--output-file", "-"}), "Hi");
 }
 
 TEST(StandardOutput, ColourOnlyOnATerminalAndNotWithNoColor) {

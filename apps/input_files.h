@@ -28,4 +28,8 @@ namespace fut::app {
 void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs,
                             std::string_view flag = "--output-file");
 
+// Throws Usage where the picture of --plot would go into the file of --output-file, which is there already.
+// Empty names are no files; devices and pipes take both.
+void refuse_one_file_for_both(const std::string& plot, const std::string& output);
+
 }  // namespace fut::app

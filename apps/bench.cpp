@@ -33,19 +33,32 @@ struct Subject {
   std::optional<ModelFolder> folder;
 };
 
-// Before weights are read.
-void check_lengths(const BenchOptions& options, const ModelConfig& config) {
-  if (options.latency.end_to_end) {
-    check_latency_lengths(options.latency, config);
-  } else if (!options.prompts.empty()) {
-    check_prompts(options.prompts, config);
-  } else if (options.depth >= config.max_position_embeddings) {
-    throw usage_error("--depth {}: this model has {} positions (max_position_embeddings)",
-                      options.depth, config.max_position_embeddings);
+void fit_depths(std::vector<int>& depths, const ModelConfig& config) {
+  constexpr int kDefaultDepth = 2048;
+  const int most = config.max_position_embeddings - 1;  // the step's own token comes behind
+  if (depths.empty()) depths = {std::min(kDefaultDepth, most)};
+  for (const int depth : depths) {
+    if (depth <= most) continue;
+    throw usage_error(
+        "--depth {}: this model has {} positions (max_position_embeddings); the largest depth is "
+        "{}",
+        depth, config.max_position_embeddings, most);
   }
 }
 
-Subject open_dummy(const BenchOptions& options) {
+// Before weights are read: what nobody asked for by number becomes what the model has positions for.
+void fit_lengths(BenchOptions& options, const ModelConfig& config) {
+  if (options.latency.end_to_end) {
+    if (options.depths.empty()) options.depths = {0};
+    check_latency_lengths(options, config);
+  } else if (!options.prompts.empty()) {
+    options.prompts = fitting_prompts(options.prompts, options.all_prompts, config);
+  } else {
+    fit_depths(options.depths, config);
+  }
+}
+
+Subject open_dummy(BenchOptions& options) {
   Subject s;
   s.name = "random weights, " + options.dummy;
   const std::filesystem::path preset = find_preset(options.dummy);
@@ -58,7 +71,7 @@ Subject open_dummy(const BenchOptions& options) {
   }
   s.config = load_model_config_file(preset.empty() ? std::filesystem::path(options.dummy) : preset);
   if (options.layers > 0) s.config.num_layers = options.layers;
-  check_lengths(options, s.config);
+  fit_lengths(options, s.config);
   std::string notice;
   s.backend = make_backend(options.model.device, notice);
   if (!notice.empty()) log_warning("{}", notice);
@@ -74,10 +87,11 @@ Subject open_dummy(const BenchOptions& options) {
   return s;
 }
 
-Subject open_subject(const BenchOptions& options) {
+// The lengths in the options fit the subject then.
+Subject open_subject(BenchOptions& options) {
   if (!options.dummy.empty()) return open_dummy(options);
   OpenedModel opened = open_model(options.model);
-  check_lengths(options, opened.folder.config);
+  fit_lengths(options, opened.folder.config);
   Subject s;
   s.name = opened.folder.path.string();
   s.model.emplace(load_weights(*opened.backend, opened, options.model, NoRoom::Fail));
@@ -121,30 +135,31 @@ int measure_prompts(const BenchOptions& options, Subject& s, MachineWatch& watch
   return 0;
 }
 
-DecodeBenchOptions steps_of(const BenchOptions& options, const Subject& s) {
-  DecodeBenchOptions wanted;
-  wanted.sequences = options.batch;
-  wanted.depth_tokens = options.depth;
-  wanted.kv_cache = s.kv_cache;
-  wanted.sampling = resolve_sampling(options.sampling, {}).params;
-  return wanted;
+std::vector<DecodeBenchOptions> steps_of(const BenchOptions& options, const Subject& s) {
+  const SamplingParams sampling = resolve_sampling(options.sampling, {}).params;
+  std::vector<DecodeBenchOptions> settings;
+  for (const int batch : options.batches) {
+    for (const int depth : options.depths) settings.push_back({batch, depth, s.kv_cache, sampling});
+  }
+  return settings;
 }
 
 // Decode steps, and the report about them.
 int measure_decode(const BenchOptions& options, Subject& s, MachineWatch& watch, Output* plot,
                    Reporter& reporter) {
-  reporter.document()["batch"] = options.batch;
-  reporter.document()["depth"] = options.depth;
-  const DecodeBenchOptions wanted = steps_of(options, s);
+  std::vector<DecodeBenchOptions> settings = steps_of(options, s);
   if (options.serve) {
-    DecodeBench decode(*s.backend, *s.model, wanted);
+    reporter.document()["batch"] = settings.front().sequences;
+    reporter.document()["depth"] = settings.front().depth_tokens;
+    DecodeBench decode(*s.backend, *s.model, settings.front());
     serve_bench(
         *s.backend,
         {[&] { return decode.step(); }, [&] { return decode.layers(); }, s.config.num_layers, 0},
         reporter);
     return 0;
   }
-  measure_steps({s.name, *s.backend, *s.model, wanted}, options, watch, plot, reporter);
+  measure_steps({s.name, *s.backend, *s.model, std::move(settings)}, options, watch, plot,
+                reporter);
   return 0;
 }
 
@@ -160,12 +175,16 @@ std::string watched_gpu(const BenchOptions& options, const Backend& backend) {
 
 }  // namespace
 
-int bench(const BenchOptions& options, Reporter& reporter) {
+int bench(const BenchOptions& typed, Reporter& reporter) {
+  BenchOptions options = typed;
   if (options.serve && reporter.format() != OutputFormat::JsonLines) {
     throw usage_error("--serve answers in lines of JSON: -o jsonl goes with it");
   }
   if (options.serve && options.prompts.size() > 1) {
     throw usage_error("--serve stays with one pack of --prompts, not {}", options.prompts.size());
+  }
+  if (options.serve && std::max(options.batches.size(), options.depths.size()) > 1) {
+    throw usage_error("--serve stays with one setting; give one number with -b and one with -d");
   }
   if (options.layers > 0 && options.dummy.empty()) {
     throw usage_error("--layers goes with --dummy: a model has its own");
@@ -177,6 +196,7 @@ int bench(const BenchOptions& options, Reporter& reporter) {
   std::optional<Output> plot;  // opened first: what cannot be written is found before measuring
   if (!options.latency.plot_file.empty()) {
     refuse_input_as_output(options.latency.plot_file, input_files(options), "--plot");
+    refuse_same_output(options.latency.plot_file, "--plot", options.output.file, "--output-file");
     plot.emplace(options.latency.plot_file);
   }
   nvml::Report before = look_before(options);

@@ -87,10 +87,8 @@ void refuse_same_output(const std::string& output, std::string_view flag, const 
                         std::string_view other_flag) {
   if (output.empty() || other.empty()) return;
   std::error_code ignored;
-  if (fs::weakly_canonical(output, ignored) != fs::weakly_canonical(other, ignored) ||
-      fs::is_character_file(output, ignored)) {
-    return;
-  }
+  if (fs::exists(output, ignored) && !fs::is_regular_file(output, ignored)) return;
+  if (fs::weakly_canonical(output, ignored) != fs::weakly_canonical(other, ignored)) return;
   throw usage_error("{} {} and {} {} are the same file; give two", flag, output, other_flag, other);
 }
 

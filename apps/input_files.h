@@ -28,7 +28,8 @@ namespace fut::app {
 void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs,
                             std::string_view flag = "--output-file");
 
-// Throws Usage where both name the same file, which may not be there yet.
+// Throws Usage where both name the same file, which may not be there yet. Empty names are no files; devices
+// and pipes take both.
 void refuse_same_output(const std::string& output, std::string_view flag, const std::string& other,
                         std::string_view other_flag);
 

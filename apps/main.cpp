@@ -159,7 +159,8 @@ int main(int argc, char** argv) {
   } catch (const Interrupted& e) {
     const int code = exit_code_of_signal(e.signal());
     reporter.document()["finish_reason"] = "interrupt";
-    return fail(reporter, code, "interrupt", interrupted_text(words));
+    return fail(reporter, code, "interrupt",
+                e.message().empty() ? interrupted_text(words) : e.message());
   } catch (const std::bad_alloc&) {
     const int code = static_cast<int>(ErrorKind::Capacity);
     return fail(reporter, code, "capacity", "out of memory");

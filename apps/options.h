@@ -191,22 +191,20 @@ struct LatencyOptions {
   bool end_to_end = false;
   std::vector<int> prompt_tokens = {128};
   std::vector<int> reply_tokens = {64};
-  std::vector<int> depths = {0};
-  std::vector<int> batches = {1};
   std::string plot_file;
   std::string compare_old, compare_new;  // two reports; empty: measures
-  bool length_flag_typed = false;        // one that says how long requests are, or how many
 };
 
 struct BenchOptions {
   ModelOptions model;
   std::string dummy;  // a config.json; empty: the model
-  int batch = 1;
-  int depth = 2048;
+  std::vector<int> batches = {1};
+  std::vector<int> depths;  // empty: 0 before whole requests, else 2048 or the most there is
   int repetitions = 200;
   int warm_up = 50;
   bool serve = false;               // measures what lines of standard input ask for
   std::vector<PromptPack> prompts;  // measured in place of decode steps
+  bool all_prompts = false;         // nobody named the packs: those that do not fit are left out
   int layers = 0;                   // of random weights; 0: the shape's own
   bool energy = false;              // joules of a token, too
   LatencyOptions latency;

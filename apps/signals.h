@@ -4,18 +4,24 @@
 
 #include <atomic>
 #include <exception>
+#include <string>
+#include <utility>
 
 namespace fut::app {
 
-// Thrown by throw_if_interrupted(); main turns it into exit code 128 + signal.
+// Thrown by throw_if_interrupted(); main turns it into exit code 128 + signal. The message tells what was
+// done by then; empty: main knows what an interrupted command leaves.
 class Interrupted : public std::exception {
  public:
-  explicit Interrupted(int signal) : signal_(signal) {}
+  explicit Interrupted(int signal, std::string message = {})
+      : signal_(signal), message_(std::move(message)) {}
   [[nodiscard]] int signal() const noexcept { return signal_; }
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
   [[nodiscard]] const char* what() const noexcept override { return "interrupted"; }
 
  private:
   int signal_;
+  std::string message_;
 };
 
 // SIGINT, SIGTERM and, where it is not ignored already, SIGHUP set the flag. SIGPIPE and SIGXFSZ are ignored: the write that they stand for

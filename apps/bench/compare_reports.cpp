@@ -75,6 +75,23 @@ void warn_of_differences(const Json& before, const Json& after) {
   }
 }
 
+// Settings of `rows` that are not among the others.
+std::size_t count_alone(const Json& rows, const Json& others) {
+  return static_cast<std::size_t>(std::ranges::count_if(rows, [&](const Json& row) {
+    return std::ranges::none_of(others,
+                                [&](const Json& other) { return same_setting(row, other); });
+  }));
+}
+
+void warn_of_settings_alone(const std::string& file, std::size_t settings, std::size_t alone,
+                            const std::string& other_file) {
+  if (alone == 0) return;
+  log_warning(
+      "{}: {} of {} settings are not compared; {} has none of their prompt, reply, depth "
+      "and batch",
+      file, alone, settings, other_file);
+}
+
 }  // namespace
 
 int compare_reports(const std::string& old_file, const std::string& new_file, Reporter& reporter) {
@@ -82,7 +99,10 @@ int compare_reports(const std::string& old_file, const std::string& new_file, Re
   const Json after = read_report(new_file);
   warn_of_differences(before, after);
   Json& list = reporter.document()["comparison"] = Json::array();
+  std::size_t old_alone = 0, new_alone = 0;
   try {
+    old_alone = count_alone(before["latency"], after["latency"]);
+    new_alone = count_alone(after["latency"], before["latency"]);
     for (const Json& row : after["latency"]) {
       for (const Json& old_row : before["latency"]) {
         if (!same_setting(old_row, row)) continue;
@@ -108,6 +128,11 @@ int compare_reports(const std::string& old_file, const std::string& new_file, Re
   if (list.empty()) {
     throw data_error("{} and {} have no setting in common", old_file, new_file);
   }
+  const Json alone = {{"not_compared", {{"old", old_alone}, {"new", new_alone}}}};
+  reporter.line(alone);
+  reporter.document().update(alone);
+  warn_of_settings_alone(old_file, before["latency"].size(), old_alone, new_file);
+  warn_of_settings_alone(new_file, after["latency"].size(), new_alone, old_file);
   reporter.finish(false);
   return 0;
 }

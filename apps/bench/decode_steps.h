@@ -1,7 +1,8 @@
-// fut bench without --end-to-end or --prompts: decode steps alone, beside the bandwidth of memory.
+// fut bench of no prompts and no whole requests: decode steps alone, beside the bandwidth of memory.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "apps/bench/machine_watch.h"
 #include "apps/options.h"
@@ -15,10 +16,11 @@ struct StepSubject {
   std::string name;
   Backend& backend;
   const Model& model;
-  DecodeBenchOptions wanted;
+  std::vector<DecodeBenchOptions> settings;  // measured one after the other
 };
 
-// `plot` is the file of --plot, or null. Ends the report.
+// `plot` is the file of --plot, or null. Ends the report: what was measured stands in the document itself
+// where there is one setting, else in rows of its "steps", which are lines of JSON Lines, too.
 void measure_steps(const StepSubject& subject, const BenchOptions& options, MachineWatch& watch,
                    Output* plot, Reporter& reporter);
 

@@ -2,12 +2,15 @@
 #include "apps/bench/latency.h"
 
 #include <chrono>
+#include <fmt/ranges.h>
 #include <optional>
 #include <random>
 
 #include "apps/bench/latency_report.h"
 #include "apps/bench/ops.h"
 #include "apps/bench/statistics.h"
+#include "apps/bench/sweep.h"
+#include "apps/logging.h"
 #include "apps/output.h"
 #include "apps/sampling_settings.h"
 #include "apps/signals.h"
@@ -181,10 +184,13 @@ void measure(Instrument& instrument, const BenchOptions& options, MachineWatch& 
   row.machine = watch.end();
 }
 
-std::vector<LatencyRow> rows_of(const LatencyOptions& wanted) {
+// All settings but deep ones of several requests: the engine keeps what it computed of one conversation.
+std::vector<LatencyRow> rows_of(const BenchOptions& options) {
+  const LatencyOptions& wanted = options.latency;
   std::vector<LatencyRow> rows;
-  for (const int batch : wanted.batches) {
-    for (const int depth : wanted.depths) {
+  for (const int batch : options.batches) {
+    for (const int depth : options.depths) {
+      if (depth > 0 && batch > 1) continue;
       for (const int prompt : wanted.prompt_tokens) {
         for (const int reply : wanted.reply_tokens) {
           rows.push_back({prompt, reply, depth, batch, 0, false, false, {}, {}});
@@ -230,29 +236,37 @@ std::int64_t context_of(const std::vector<LatencyRow>& rows) {
 
 }  // namespace
 
-void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& config) {
-  const std::vector<LatencyRow> rows = rows_of(wanted);
-  for (const LatencyRow& row : rows) {
-    if (row.depth > 0 && row.batch > 1) {
-      throw usage_error("--n-depth {} is of one sequence; --n-batch is {}", row.depth, row.batch);
-    }
+void check_latency_lengths(const BenchOptions& options, const ModelConfig& config) {
+  const std::vector<LatencyRow> rows = rows_of(options);
+  if (rows.empty()) {
+    throw usage_error(
+        "-d {} is of one request, as a turn of a chat is, and -b is {}: give one of them alone",
+        fmt::join(options.depths, ","), fmt::join(options.batches, ","));
   }
   const std::int64_t context = context_of(rows);
   if (context > config.max_position_embeddings) {
     throw usage_error(
-        "-p, -n and --n-depth make {} tokens with the one that follows; this model has {} "
-        "positions",
+        "-p, -n and -d make {} tokens with the one that follows; this model has {} positions "
+        "(max_position_embeddings)",
         context, config.max_position_embeddings);
+  }
+  const std::size_t asked = options.batches.size() * options.depths.size() *
+                            options.latency.prompt_tokens.size() *
+                            options.latency.reply_tokens.size();
+  if (rows.size() < asked) {
+    log_warning(
+        "left out {} of {} settings: -d above 0 is of one request, as a turn of a chat is, and "
+        "goes with -b 1 alone",
+        asked - rows.size(), asked);
   }
 }
 
 int latency_bench(LatencySubject subject, const BenchOptions& options, MachineWatch& watch,
                   Output* plot, Reporter& reporter) {
-  const LatencyOptions& wanted = options.latency;
-  std::vector<LatencyRow> rows = rows_of(wanted);
+  std::vector<LatencyRow> rows = rows_of(options);
   EngineOptions engine_options;
   engine_options.context_tokens = static_cast<int>(context_of(rows));
-  engine_options.max_sequences = *std::ranges::max_element(wanted.batches);
+  engine_options.max_sequences = std::ranges::max_element(rows, {}, &LatencyRow::batch)->batch;
   engine_options.kv_cache = subject.kv_cache;
   Engine engine(subject.backend, std::move(subject.model), engine_options);
   Instrument instrument(engine, subject, options);
@@ -263,10 +277,10 @@ int latency_bench(LatencySubject subject, const BenchOptions& options, MachineWa
     ops = ops_of(subject, engine.model(), rows[0],
                  resolve_sampling(options.sampling, {}, false).params);
   }
-  for (LatencyRow& row : rows) {
+  measure_each(rows, reporter, [&](LatencyRow& row) {
     measure(instrument, options, watch, row);
     add_latency_row(row, options.energy, reporter);
-  }
+  });
   if (shows_ops) {
     reporter.document()["ops"] = ops.rows;
     if (reporter.is_text()) reporter.text(ops.title + ops_text(ops.rows));

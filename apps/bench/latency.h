@@ -45,9 +45,9 @@ struct LatencyRow {
   MachineState machine;  // while the samples were taken
 };
 
-// Throws Usage for lengths that the model has no positions for, and for those that no request can have:
-// before weights are read.
-void check_latency_lengths(const LatencyOptions& wanted, const ModelConfig& config);
+// Before weights are read: throws Usage for lengths that the model has no positions for, and where no
+// setting is left because what is in the cache (-d) is of one sequence; warns of those that go for that.
+void check_latency_lengths(const BenchOptions& options, const ModelConfig& config);
 
 // For lengths that check_latency_lengths let pass. `plot` is the file of --plot, or null.
 int latency_bench(LatencySubject subject, const BenchOptions& options, MachineWatch& watch,

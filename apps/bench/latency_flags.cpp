@@ -18,35 +18,35 @@ std::function<void(const Argument&)> set_list(std::vector<int>& target, int leas
 }  // namespace
 
 Flags latency_flags(LatencyOptions& o) {
-  Flags flags = {
+  // A typed length asks for requests; one of the environment only says how long they would be.
+  const auto as_request = [&o](std::vector<int>& target, int least) {
+    return noting_typed(o.end_to_end, set_list(target, least));
+  };
+  // What else could be measured, and what is about that alone.
+  const std::vector<std::string> other_modes = {"--warm-up", "--serve", "--prompts"};
+  return {
       {{"--end-to-end"},
        "",
        kLatencySection,
        "Measure requests from text to text, until the 95 % interval is below 1 % or a minute is "
-       "over; without it, decode steps alone",
+       "over; -p and -n say so too. Without any of them, decode steps alone",
        turn_on(o.end_to_end),
        false,
-       {"--batch", "--depth", "--warm-up", "--serve", "--prompts"}},
+       other_modes},
       {{"-p", "--n-prompt", "--input-len"},
        "LIST",
        kLatencySection,
        "Tokens of the prompt: 128,512 or 128-2048*2 or 8k; 0: decode alone, behind one token [128]",
-       set_list(o.prompt_tokens, 0)},
+       as_request(o.prompt_tokens, 0),
+       false,
+       other_modes},
       {{"-n", "--n-gen", "--output-len"},
        "LIST",
        kLatencySection,
        "Tokens of the reply [64]",
-       set_list(o.reply_tokens, 1)},
-      {{"--n-depth"},
-       "LIST",
-       kLatencySection,
-       "Tokens before the prompt that are in the cache, as in a later turn of a chat [0]",
-       set_list(o.depths, 0)},
-      {{"--n-batch"},
-       "LIST",
-       kLatencySection,
-       "Requests that go along together [1]",
-       set_list(o.batches, 1)},
+       as_request(o.reply_tokens, 1),
+       false,
+       other_modes},
       {{"--plot"},
        "FILE.svg",
        kLatencySection,
@@ -61,20 +61,12 @@ Flags latency_flags(LatencyOptions& o) {
        set_text(o.compare_old, "file name"),
        false,
        {"--end-to-end", "--dummy", "--model", "--serve", "--plot", "--energy", "--prompts",
-        "--layers", "--batch", "--depth", "--repetitions", "--warm-up", "--n-prompt", "--n-gen",
-        "--n-depth", "--n-batch"}},
+        "--layers", "--batch", "--depth", "--repetitions", "--warm-up", "--n-prompt", "--n-gen"}},
       {{"--with"},
        "NEW.json",
        kLatencySection,
        "The second report of --compare; its name alone does too",
        set_text(o.compare_new, "file name")}};
-  for (Flag& flag : flags) {
-    const std::string& name = flag_name(flag);
-    if (name == "--n-prompt" || name == "--n-gen" || name == "--n-depth" || name == "--n-batch") {
-      flag.set = noting_typed(o.length_flag_typed, std::move(flag.set));
-    }
-  }
-  return flags;
 }
 
 Flags bench_output_flags(OutputOptions& o) {
@@ -106,10 +98,7 @@ void check_latency_flags(const BenchOptions& o) {
   const bool table =
       o.output.format == OutputFormat::Markdown || o.output.format == OutputFormat::Csv;
   if (table && (!l.end_to_end || !l.compare_old.empty())) {
-    throw usage_error("-o md and -o csv are tables of --end-to-end");
-  }
-  if (l.length_flag_typed && !l.end_to_end) {
-    throw usage_error("-p, -n, --n-depth and --n-batch are of whole requests; add --end-to-end");
+    throw usage_error("-o md and -o csv are tables of whole requests; add -p, -n or --end-to-end");
   }
 }
 

@@ -1,8 +1,12 @@
 // See the header.
 #include "apps/bench/prompts.h"
 
+#include <fmt/ranges.h>
+
 #include "apps/bench/statistics.h"
+#include "apps/bench/sweep.h"
 #include "apps/bench/timing.h"
+#include "apps/logging.h"
 #include "apps/signals.h"
 #include "engine/roofline.h"
 #include "kernels/error.h"
@@ -65,16 +69,50 @@ std::string line_of(const Json& row) {
   return line;
 }
 
+// The pack less what is longer than `most` tokens.
+PromptPack fitting(const PromptPack& pack, int most) {
+  const bool equal = pack.name == kEqualPack;
+  PromptPack rest{pack.name, equal ? parse_prompt_pack(kMixedPack).lengths : pack.lengths};
+  std::erase_if(rest.lengths, [&](int tokens) { return tokens > most; });
+  if (!equal || rest.lengths.empty()) return rest;
+  const std::size_t count = rest.lengths.size();
+  rest.lengths.assign(count, static_cast<int>(rest.tokens() / static_cast<std::int64_t>(count)));
+  return rest;
+}
+
 }  // namespace
 
-void check_prompts(const std::vector<PromptPack>& packs, const ModelConfig& config) {
+std::vector<PromptPack> fitting_prompts(const std::vector<PromptPack>& packs, bool all,
+                                        const ModelConfig& config) {
+  const int positions = config.max_position_embeddings;
+  std::vector<PromptPack> kept;
+  std::vector<std::string> left_out;
   for (const PromptPack& pack : packs) {
-    for (const int tokens : pack.lengths) {
-      if (tokens < config.max_position_embeddings) continue;
+    PromptPack rest = fitting(pack, positions - 1);  // the first token comes behind
+    const std::size_t missing = pack.lengths.size() - rest.lengths.size();
+    const bool is_named = !all && pack.name != kMixedPack && pack.name != kEqualPack;
+    if (missing > 0 && is_named) {
       throw usage_error("--prompts {}: this model has {} positions (max_position_embeddings)",
-                        pack.name, config.max_position_embeddings);
+                        pack.name, positions);
     }
+    if (missing > 0) {
+      left_out.push_back(rest.lengths.empty() ? pack.name
+                                              : fmt::format("{} of the {} prompts of {}", missing,
+                                                            pack.lengths.size(), pack.name));
+    }
+    if (!rest.lengths.empty()) kept.push_back(std::move(rest));
   }
+  if (kept.empty()) {
+    throw usage_error(
+        "--prompts: of {} none fits; this model has {} positions "
+        "(max_position_embeddings)",
+        fmt::join(left_out, ", "), positions);
+  }
+  if (!left_out.empty()) {
+    log_warning("--prompts: this model has {} positions; left out: {}", positions,
+                fmt::join(left_out, ", "));
+  }
+  return kept;
 }
 
 void bench_prompts(Backend& backend, const Model& model, const std::vector<PromptPack>& packs,
@@ -91,7 +129,7 @@ void bench_prompts(Backend& backend, const Model& model, const std::vector<Promp
                             "first token ms", "tokens/s", "us a layer", "TFLOP/s",
                             product_roof > 0 ? "  of roof" : ""));
   document["prompts"] = Json::array();
-  for (const PromptPack& pack : packs) {
+  measure_each(packs, reporter, [&](const PromptPack& pack) {
     watch.begin();
     Json row = measure(backend, model, {pack, kv_cache, sampling}, product_roof);
     const MachineState machine = watch.end();
@@ -99,7 +137,7 @@ void bench_prompts(Backend& backend, const Model& model, const std::vector<Promp
     reporter.line(row);
     reporter.text(line_of(row) + marks_text(machine) + '\n');
     document["prompts"].push_back(std::move(row));
-  }
+  });
 }
 
 }  // namespace fut::app

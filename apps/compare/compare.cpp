@@ -36,7 +36,10 @@ struct Side {
 };
 
 Side open_first(const CompareOptions& o) {
-  return {o.model, open_model(o.model), 0, {}, {}};
+  // Never another precision than the one that is named beside the result.
+  ModelOptions mine = o.model;
+  mine.arithmetic.precision_given = true;
+  return {mine, open_model(mine), 0, {}, {}};
 }
 
 Side open_second(const CompareOptions& o, const OpenedModel& first) {

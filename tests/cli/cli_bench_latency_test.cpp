@@ -1,4 +1,5 @@
 // fut bench --end-to-end: what its report holds in each form, and the comparison of two.
+#include <csignal>
 #include <map>
 #include <set>
 
@@ -83,14 +84,58 @@ TEST_F(BenchLatency, TablesAreTables) {
 
 TEST_F(BenchLatency, DepthsAndBatchesAreSettingsToo) {
   const auto rows =
-      json_of(bench({"-p", "8", "-n", "3", "--n-depth", "0,32", "-o", "json"})).at("latency");
+      json_of(bench({"-p", "8", "-n", "3", "-d", "0,32", "-o", "json"})).at("latency");
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows.at(1).at("depth"), 32);
   const auto batches =
-      json_of(bench({"-p", "8", "-n", "3", "--n-batch", "1,2", "-o", "json"})).at("latency");
+      json_of(bench({"-p", "8", "-n", "3", "-b", "1,2", "-o", "json"})).at("latency");
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches.at(1).at("itl_ms").at("count"),
             2 * batches.at(1).at("repetitions").get<std::size_t>());
+}
+
+TEST_F(BenchLatency, LengthsAskForWholeRequestsAndListsForASweep) {
+  const ProcessResult result = fut({"bench", "-m", model, "-r", "2", "-p", "8,9", "-n", "2", "-d",
+                                    "0,0k,16", "-b", "1,2", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto document = json_of(result);
+  EXPECT_EQ(document.at("mode"), "end-to-end");
+  // What stands in the cache is of one request.
+  expect_mentions(result.err, {"left out 2 of 12 settings", "-b 1"});
+  EXPECT_EQ(document.at("latency").size(), 10U);
+  EXPECT_EQ(document.at("settings"), 10);
+  EXPECT_EQ(document.at("settings_measured"), 10);
+  for (const auto& row : document.at("latency")) {
+    EXPECT_TRUE(row.at("depth") == 0 || row.at("batch") == 1) << row;
+  }
+  const ProcessResult table =
+      fut({"bench", "-m", model, "-r", "2", "-n", "2", "-p", "8", "-o", "csv"});
+  EXPECT_EQ(lines_of(table.out).size(), 2U) << table.err;
+  // One that was not typed says how long requests would be, not that there are any.
+  const ProcessResult steps = fut({"bench", "-m", model, "-r", "2", "-d", "8", "-o", "json"},
+                                  with_variables({{"FUT_N_PROMPT", "8"}}));
+  EXPECT_TRUE(json_of(steps).contains("step")) << steps.err;
+}
+
+TEST_F(BenchLatency, AnInterruptTellsHowManySettingsWereMeasured) {
+  ProcessOptions options;
+  options.arguments = {"bench", "-m", model, "-r", "6", "-p", "8-100+1", "-n", "16", "-o", "jsonl"};
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
+  ASSERT_TRUE(process.wait_for_output("\"prompt_tokens\":9"));
+  process.send_signal(SIGINT);
+  const ProcessResult result = process.finish();
+  EXPECT_EQ(result.exit_code, 130);
+  const std::vector<std::string> lines = lines_of(result.out);
+  const auto document = nlohmann::json::parse(lines.back());
+  const std::size_t measured = document.at("settings_measured");
+  EXPECT_GE(measured, 2U);
+  EXPECT_EQ(measured, lines.size() - 1);
+  EXPECT_EQ(measured, document.at("latency").size());
+  EXPECT_EQ(document.at("settings"), 93);
+  const std::string message =
+      "interrupted; " + std::to_string(measured) + " of 93 settings were measured";
+  EXPECT_EQ(document.at("error").at("message"), message);
+  expect_mentions(result.err, {message});
 }
 
 TEST_F(BenchLatency, OneTokenIsAReplyWithoutRates) {
@@ -103,7 +148,7 @@ TEST_F(BenchLatency, OneTokenIsAReplyWithoutRates) {
 
 TEST_F(BenchLatency, WithoutAPromptItIsDecodeAlone) {
   for (const char* depth : {"0", "32"}) {
-    const ProcessResult result = bench({"-p", "0", "-n", "4", "--n-depth", depth, "-o", "json"});
+    const ProcessResult result = bench({"-p", "0", "-n", "4", "-d", depth, "-o", "json"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const auto row = json_of(result).at("latency").at(0);
     EXPECT_EQ(row.at("prompt_tokens"), 0);
@@ -147,6 +192,33 @@ TEST_F(BenchLatency, ReportsAreCompared) {
   expect_failure(fut({"bench", "--compare", file("none.json"), file("new.json")}), 3,
                  {"none.json"});
   expect_failure(fut({"bench", "--compare", file("new.json")}), 2, {"--compare OLD.json NEW.json"});
+}
+
+TEST_F(BenchLatency, SettingsThatOnlyOneReportHasAreCounted) {
+  const auto report = [&](const std::string& name, const std::vector<int>& prompts) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const int prompt : prompts) {
+      rows.push_back({{"prompt_tokens", prompt},
+                      {"reply_tokens", 4},
+                      {"depth", 0},
+                      {"batch", 1},
+                      {"noisy", false},
+                      {"samples", {{"ttft_ms", {1, 1.1, 0.9}}, {"tpot_ms", {1, 1.1, 0.9}}}}});
+    }
+    write_file(file(name), nlohmann::json({{"latency", rows}}).dump());
+    return file(name);
+  };
+  const std::string old_file = report("old.json", {8, 16, 32});
+  const std::string new_file = report("new.json", {16, 64, 128, 256});
+  const ProcessResult result = fut({"bench", "--compare", old_file, new_file, "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_mentions(result.err, {old_file + ": 2 of 3 settings", new_file + ": 3 of 4 settings"});
+  const nlohmann::json alone = {{"old", 2}, {"new", 3}};
+  EXPECT_EQ(json_of(result).at("not_compared"), alone);
+  EXPECT_EQ(json_of(result).at("comparison").size(), 1U);
+  const ProcessResult in_lines = fut({"bench", "--compare", old_file, new_file, "-o", "jsonl"});
+  EXPECT_EQ(nlohmann::json::parse(lines_of(in_lines.out).back()).at("not_compared"), alone);
+  EXPECT_EQ(fut({"bench", "--compare", old_file, old_file}).err, "");
 }
 
 TEST_F(BenchLatency, APictureIsDrawn) {
@@ -231,18 +303,33 @@ TEST_F(BenchLatency, APictureThatCannotBeWrittenIsFoundFirst) {
   EXPECT_EQ(read_file(file("shape.json")), "{}");
 }
 
+TEST_F(BenchLatency, APictureAndAReportAreTwoFiles) {
+  write_file(file("both"), "before");
+  std::filesystem::create_symlink("both", file("link"));
+  for (const char* output : {"both", "link"}) {
+    expect_failure(bench({"-p", "8", "--plot", file("both"), "--output-file", file(output)}), 2,
+                   {"--plot", "--output-file", "one file"});
+    EXPECT_EQ(read_file(file("both")), "before");
+  }
+  expect_failure(bench({"-p", "8", "--plot", file("new"), "--output-file", file("new")}), 2,
+                 {"--plot", "--output-file", "one file"});
+}
+
 TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
-  expect_failure(fut({"bench", "-m", model, "-o", "csv"}), 2, {"csv", "--end-to-end"});
+  expect_failure(fut({"bench", "-m", model, "-o", "csv"}), 2, {"csv", "-p, -n or --end-to-end"});
   expect_failure(fut({"bench", "-m", model, "--prompts", "8", "--plot", "x.svg"}), 2,
                  {"--plot", "--prompts", "exclude"});
   expect_failure(fut({"bench", "-m", model, "--prompts", "8", "--energy"}), 2,
                  {"--energy", "--prompts", "exclude"});
-  expect_failure(bench({"-b", "2"}), 2, {"-b", "--end-to-end", "exclude"});
   expect_failure(bench({"--compare", "a", "b"}), 2, {"--compare", "--end-to-end", "exclude"});
   expect_failure(bench({"--prompts", "16"}), 2, {"--prompts", "--end-to-end", "exclude"});
-  for (const char* flag : {"-p", "-n", "--n-depth", "--n-batch"}) {
-    expect_failure(fut({"bench", "-m", model, flag, "2"}), 2, {flag, "--end-to-end"});
+  for (const char* flag : {"-p", "-n"}) {
+    expect_failure(fut({"bench", "-m", model, flag, "2", "--prompts", "16"}), 2,
+                   {flag, "--prompts", "exclude"});
+    expect_failure(fut({"bench", "-m", model, flag, "2", "--warm-up", "3"}), 2,
+                   {flag, "--warm-up", "exclude"});
   }
+  expect_failure(bench({"--dummy", "llama-3.1-8b"}), 2, {"--dummy", "-m", "exclude"});
   for (const char* flag : {"-p", "-b", "-d", "-r", "--prompts", "--layers"}) {
     expect_failure(fut({"bench", "--compare", "a", "b", flag, "2"}), 2,
                    {flag, "--compare", "exclude"});
@@ -251,8 +338,9 @@ TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {
   expect_failure(bench({"-p", "5000"}), 2, {"5065", "1024"});
   expect_failure(bench({"-p", "-1"}), 2, {"-p", "-1"});
   expect_failure(bench({"-p", "2147483647"}), 2, {"2147483712", "1024"});
-  expect_failure(bench({"-n", "2147483647", "--n-depth", "2147483647"}), 2, {"4294967423", "1024"});
-  expect_failure(bench({"--n-batch", "2", "--n-depth", "16"}), 2, {"--n-depth", "--n-batch is 2"});
+  expect_failure(bench({"-n", "2147483647", "-d", "2147483647"}), 2, {"4294967423", "1024"});
+  expect_failure(bench({"-b", "2,4", "-d", "16"}), 2, {"-d 16", "-b is 2,4"});
+  expect_failure(bench({"-b", "1,x"}), 2, {"-b", "'x'", "1 to 4096", "16,32"});
 }
 
 }  // namespace

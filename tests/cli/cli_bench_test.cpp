@@ -47,6 +47,72 @@ TEST(Bench, ReportsAStepBesideTheRoofOfTheSameRun) {
   }
 }
 
+TEST(Bench, MeasuresEachBatchAtEachDepth) {
+  const TempFolder folder;
+  const std::string picture = (folder.path() / "steps.svg").string();
+  const std::vector<std::string> words = {
+      "bench",   "--device",          "cpu", "-r",  "2",  "--warm-up", "0",
+      "--dummy", config_file(folder), "-b",  "1,3", "-d", "0,16-32*2"};
+  const auto sweep = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    more.insert(more.end(), {"--precision", "bf16"});
+    const ProcessResult result = fut(std::move(more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  };
+  const auto r = json_of(sweep({"--plot", picture, "-o", "json"}));
+  ASSERT_EQ(r.at("steps").size(), 6U);
+  EXPECT_EQ(r.at("settings_measured"), 6);
+  EXPECT_FALSE(r.contains("step"));
+  std::size_t at = 0;
+  for (const int batch : {1, 3}) {
+    for (const int depth : {0, 16, 32}) {
+      const auto& row = r.at("steps").at(at++);
+      EXPECT_EQ(row.at("batch"), batch);
+      EXPECT_EQ(row.at("depth"), depth);
+      EXPECT_GT(row.at("step").at("us").get<double>(), 0);
+    }
+  }
+  expect_mentions(read_file(picture),
+                  {"decode step, depth 0, batch 1", "decode step, depth 32, batch 3", "roofline"});
+  EXPECT_EQ(lines_of(sweep({"-o", "jsonl"}).out).size(), 7U);
+  expect_mentions(sweep({}).out,
+                  {"cache bf16\nbatch 1, depth 0: step ", "\nbatch 3, depth 32: step "});
+}
+
+TEST(Bench, ADepthThatNobodyGaveIsOneThatTheModelHas) {
+  const TempFolder folder;
+  const auto r = json_of(fut({"bench", "--device", "cpu", "-r", "2", "--warm-up", "0", "--dummy",
+                              config_file(folder), "--precision", "bf16", "-o", "json"}));
+  EXPECT_EQ(r.at("depth"), 511);
+  const auto most = json_of(
+      bench({"--dummy", config_file(folder), "--precision", "bf16", "-b", "1", "-o", "json"}));
+  EXPECT_EQ(most.at("depth"), 20);
+}
+
+TEST(Bench, PromptsThatNobodyNamedAreLeftOutWhereTheyDoNotFit) {
+  const TempFolder folder;
+  const auto measured = [&](const char* prompts) {
+    return fut({"bench", "--device", "cpu", "--dummy", config_file(folder), "--precision", "bf16",
+                "--layers", "1", "--prompts", prompts, "-o", "json"});
+  };
+  const ProcessResult all = measured("all");
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_EQ(lines_of(all.err).size(), 1U) << all.err;
+  expect_mentions(all.err, {"512 positions", "512, 2048, 8192, 32768, 4x2048, 8x2048",
+                            "14 of the 17 prompts of mixed"});
+  const auto rows = json_of(all).at("prompts");
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows.at(0).at("prompts"), "128");
+  for (const std::size_t i : {1U, 2U}) EXPECT_EQ(rows.at(i).at("sequences"), 3);
+  EXPECT_EQ(rows.at(1).at("tokens"), 30 + 215 + 401);
+  EXPECT_EQ(rows.at(2).at("tokens"), 3 * 215);
+  EXPECT_EQ(json_of(measured("equal")).at("prompts").at(0).at("sequences"), 3);
+  expect_failure(fut({"bench", "--device", "cpu", "--dummy", config_file(folder), "--precision",
+                      "bf16", "--prompts", "128,512"}),
+                 2, {"--prompts 512", "512 positions"});
+}
+
 TEST(Bench, TakesAModelAndShowsItsOps) {
   const TempFolder folder;
   const std::string model =
@@ -226,6 +292,8 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
       {{"--dummy", config, "--precision", "bf16", "-d", "512"}, 2, "512 positions"},
       {{"--dummy", "/none.json", "--precision", "bf16"}, 3, "/none.json: there is no such file"},
       {{"--dummy", config, "-r", "0"}, 2, "-r"},
+      {{"--dummy", config, "-m", "model"}, 2, "--dummy and -m exclude"},
+      {{"--dummy", config, "--precision", "bf16", "-d", "8,1k"}, 2, "the largest depth is 511"},
       {{"--dummy", config, "--precision", "bf16", "--serve"}, 2, "-o jsonl"},
       {{"--dummy", config, "--serve", "-r", "5"}, 2, "--serve and -r"},
       {{"--dummy", config, "--prompts", "4x"}, 2, "4x"},
@@ -243,6 +311,10 @@ TEST(Bench, RefusesWhatCannotBeMeasured) {
     EXPECT_NE(result.err.find(c.part), std::string::npos) << result.err;
     EXPECT_EQ(result.out, "");
   }
+  const ProcessResult two =
+      fut({"bench", "--device", "cpu", "--dummy", config, "--serve", "-o", "jsonl", "-b", "1,8"});
+  EXPECT_EQ(two.exit_code, 2);
+  expect_mentions(two.err, {"one number with -b"});
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // fut compare, fut check and fut selftest: two precisions on one prompt, a model against the reference,
 // the machine against what is known.
-#include "tests/cli/fut_process.h"
+#include "tests/cli/quantized_case.h"
 
 namespace fut::test {
 namespace {
@@ -34,6 +34,15 @@ TEST(Compare, ShowsWhereTwoPrecisionsPart) {
   expect_mentions(result.out,
                   {"int4, cache int4", "| bf16, cache bf16", "mean KL", "same best token",
                    "farthest apart", "MiB of weights", "first token"});
+}
+
+TEST(Compare, WithoutRoomForACopyNothingElseIsCompared) {
+  const TempFolder folder;
+  const auto model = write_toy_model(folder.path() / "toy", small_quantizable_model());
+  const ProcessResult result = shell("ulimit -f 64; exec \"$0\" compare -m \"$1\" --raw -p x -n 4",
+                                     {model.string()}, in_default_precision(folder.path()));
+  expect_failure(result, 1, {"error", "model.safetensors"});
+  EXPECT_EQ(result.err.find("bf16"), std::string::npos) << result.err;
 }
 
 TEST(Compare, RefusesWhatCannotBeCompared) {

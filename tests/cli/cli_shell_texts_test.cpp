@@ -118,7 +118,7 @@ TEST(Completions, ZshCompletesCommandsFlagsAndChoices) {
       {"fut run --precis\ti\t", "GOT run --precision int4."},
       {"fut cha\t", "GOT chat."},
       {"fut completions z\t", "GOT completions zsh."},
-      {"fut bench --n-ba\t", "GOT bench --n-batch."},
+      {"fut bench --n-pr\t", "GOT bench --n-prompt."},
       {"fut run --resu\t--device cp\t", "GOT run --resume --device cpu."},
       {"fut run -i " + file.substr(0, file.size() - 7) + "\t", "GOT run -i " + file + "."}};
   for (const auto& c : cases) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/signals.h"
 #include "kernels/backend.h"
 #include "loader/packed_options.h"
 #include "loader/report_card.h"
@@ -47,8 +48,19 @@ struct QuantizeOutcome {
       0;  // quantizer_bytes(), without libraries and scratch memory
 };
 
-// Throws as quantize_folder, and Interrupted; nothing is left under the target then. `backend` as
-// there.
+// Thrown in the place of an Interrupted; what() is a message: what is kept and what is not.
+class QuantizingInterrupted : public Interrupted {
+ public:
+  QuantizingInterrupted(int signal, std::string message)
+      : Interrupted(signal), message_(std::move(message)) {}
+  [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
+// Throws as quantize_folder, and QuantizingInterrupted; nothing is left under the target then. `backend`
+// as there.
 QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
                                  const CalibrationSource& calibration, const Tokenizer& tokenizer);
 

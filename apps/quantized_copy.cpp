@@ -157,7 +157,11 @@ QuantizedCopy make_temporary_copy(const ModelFolder& source, const CopyPlan& pla
         folder, std::strerror(errno));
   }
   QuantizedCopy copy(fs::path(folder) / "copy", folder);
-  make_copy(source, plan, copy.folder(), options, backend);
+  try {
+    make_copy(source, plan, copy.folder(), options, backend);
+  } catch (const QuantizingInterrupted& e) {
+    throw Interrupted(e.signal());  // what it has kept goes with the folder
+  }
   return copy;
 }
 

@@ -109,7 +109,8 @@ TEST_F(ChatCommands, UndoRegenAndEditChangeTheLastTurn) {
   expect_success(chat("one\ntwo\nthree\n/undo 2\n/save " + file("undone.json") + "\n"),
                  "Hi\nHi\nHi\n");
   EXPECT_EQ(saved("undone.json").size(), 2U);
-  for (const std::string& wrong : {"3", "0", "-1", "x", "1 2", "99999999999999999999999"}) {
+  for (const std::string& wrong :
+       std::vector<std::string>{"3", "0", "-1", "x", "1 2", "99999999999999999999999"}) {
     const std::string kept = file("kept" + wrong + ".json");
     const ProcessResult refused = chat("one\ntwo\n/undo " + wrong + "\n/save " + kept + "\n");
     EXPECT_EQ(refused.exit_code, 2) << wrong;

@@ -60,6 +60,11 @@ void write_conversation(const std::string& path, const std::vector<ChatMessage>&
   } catch (const fs::filesystem_error& e) {
     fs::remove(aside, error);
     throw runtime_failure("{}: {}", path, e.code().message());
+  } catch (const Error& e) {
+    fs::remove(aside, error);
+    const std::string_view message = e.what();  // of a file that nobody asked for
+    if (!message.starts_with(aside)) throw;
+    throw Error(e.kind(), path + std::string(message.substr(aside.size())));
   } catch (...) {
     fs::remove(aside, error);
     throw;

@@ -114,8 +114,9 @@ int run_program(std::span<const std::string> words, const Environment& environme
   return print(device_lines(), reporter);
 }
 
-// What an interrupted command leaves.
-std::string_view interrupted_text(std::span<const std::string> words) {
+// What an interrupted command leaves, where who was interrupted does not say it.
+std::string_view interrupted_text(std::span<const std::string> words, const Interrupted& e) {
+  if (!e.message().empty()) return e.message();
   const std::string_view command = words.empty() ? std::string_view() : words.front();
   if (command == "quantize") return "interrupted; nothing was written under the target folder";
   for (const std::string_view measures : {"perplexity", "bench", "compare", "check"}) {
@@ -159,8 +160,7 @@ int main(int argc, char** argv) {
   } catch (const Interrupted& e) {
     const int code = exit_code_of_signal(e.signal());
     reporter.document()["finish_reason"] = "interrupt";
-    return fail(reporter, code, "interrupt",
-                e.message().empty() ? interrupted_text(words) : e.message());
+    return fail(reporter, code, "interrupt", interrupted_text(words, e));
   } catch (const std::bad_alloc&) {
     const int code = static_cast<int>(ErrorKind::Capacity);
     return fail(reporter, code, "capacity", "out of memory");

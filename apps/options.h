@@ -149,8 +149,9 @@ struct QuantizeOptions {
   std::string model;
   std::string target;  // empty: beside the source
   PackedOptions packed;
-  std::optional<bool> rotate;    // nullopt: with GPTQ
-  std::string calibration_file;  // empty: the text in the program
+  std::optional<bool> rotate;           // nullopt: with GPTQ
+  bool rotation_seed_is_typed = false;  // and not a variable's, which is for all runs
+  std::string calibration_file;         // empty: the text in the program
   std::optional<std::int64_t> calibration_tokens;
   DeviceRequest device;
   bool overwrite = false;

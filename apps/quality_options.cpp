@@ -113,6 +113,7 @@ Flags transform_flags(QuantizeOptions& o) {
                    kQuantizeSection,
                    "Of the random signs of --rotate [0]",
                    [&o](const Argument& a) {
+                     o.rotation_seed_is_typed = a.typed;
                      o.packed.rotation_seed = static_cast<std::uint64_t>(
                          parse_integer(a, 0, std::numeric_limits<std::int64_t>::max()));
                    }});

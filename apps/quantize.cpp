@@ -44,6 +44,13 @@ fs::path default_target(const std::string& argument, const fs::path& found,
 PackedOptions packed_options(const QuantizeOptions& options, const CalibrationSource& calibration) {
   PackedOptions packed = options.packed;
   packed.rotate = options.rotate.value_or(packed.method == QuantMethod::Gptq);
+  if (!packed.rotate && options.rotation_seed_is_typed) {
+    throw usage_error(
+        "--rotation-seed {} does nothing without the rotation, which is {}; add --rotate, or leave "
+        "the "
+        "seed out",
+        packed.rotation_seed, options.rotate ? "switched off" : "off with --method rtn");
+  }
   if (!packed.rotate) packed.rotation_seed = 0;  // says nothing then
   set_calibration(packed, calibration, options.calibration_tokens);
   return packed;

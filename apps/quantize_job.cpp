@@ -7,7 +7,9 @@
 #include <sys/resource.h>
 
 #include "apps/calibration_text.h"
+#include "apps/logging.h"
 #include "apps/progress.h"
+#include "apps/signals.h"
 #include "apps/text_input.h"
 #include "apps/words.h"
 #include "engine/quantize.h"
@@ -69,6 +71,29 @@ class PeakMemory {
   std::uint64_t done_ = 0;
 };
 
+// On a terminal always: the time that is left is another one than expected.
+void tell_that_it_goes_on(const KeptLayers& kept) {
+  const std::string text = fmt::format(
+      "going on after layer {} of {}, where an earlier run stopped", kept.done, kept.all);
+  if (is_logged(LogLevel::Info) || !is_logged(LogLevel::Warning) || !standard_error_is_terminal()) {
+    return log_info("{}", text);
+  }
+  write_to_standard_error(text + "\n");
+}
+
+std::string interruption_text(const KeptLayers& kept, const std::filesystem::path& target) {
+  if (kept.done == 0) {
+    return fmt::format(
+        "interrupted before a layer was complete; nothing is kept, and nothing was written under "
+        "{}",
+        target.string());
+  }
+  return fmt::format(
+      "interrupted; the first {} of {} layers are kept in {}, and the same command goes on after "
+      "them",
+      kept.done, kept.all, kept.folder.string());
+}
+
 }  // namespace
 
 CalibrationSource read_calibration(const std::string& path) {
@@ -103,20 +128,28 @@ QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
   outcome.source_bytes = checkpoint_bytes(job.source);
   const auto source_bytes = static_cast<double>(outcome.source_bytes);
   PeakMemory peak(backend);
-  {
-    ProgressLine line;
-    line.show("quantising");
+  KeptLayers kept;
+  try {
+    std::optional<ProgressLine> line(std::in_place);
+    line->show("quantising");
     const std::vector<TokenId> ids = encode_calibration(calibration, tokenizer);
     outcome.text_tokens = std::ssize(ids);
+    const QuantizeResume resume{[&](const KeptLayers& found) {
+                                  line.emplace();  // a line of its own
+                                  tell_that_it_goes_on(found);
+                                },
+                                [&](const KeptLayers& left) { kept = left; }};
     outcome.card = quantize_folder(
         backend, job.source, job.target, job.options, ids, job.overwrite,
         [&](std::string_view stage, std::uint64_t done, std::uint64_t total) {
           peak.look(done);
           const double share = static_cast<double>(done) / static_cast<double>(total);
-          line.show_bar("quantising", done, total,
-                        fmt::format("{}, {}", stage, pace(share, source_bytes, seconds())));
+          line->show_bar("quantising", done, total,
+                         fmt::format("{}, {}", stage, pace(share, source_bytes, seconds())));
         },
-        job.threads);
+        job.threads, resume);
+  } catch (const Interrupted& e) {
+    throw Interrupted(e.signal(), interruption_text(kept, job.target));
   }
   outcome.seconds = seconds();
   outcome.device = backend.description();

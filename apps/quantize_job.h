@@ -47,8 +47,8 @@ struct QuantizeOutcome {
       0;  // quantizer_bytes(), without libraries and scratch memory
 };
 
-// Throws as quantize_folder, and Interrupted; nothing is left under the target then. `backend` as
-// there.
+// Throws as quantize_folder, and Interrupted with a message of what is kept; nothing is left under the target
+// then. `backend` as there.
 QuantizeOutcome run_quantize_job(Backend& backend, const QuantizeJob& job,
                                  const CalibrationSource& calibration, const Tokenizer& tokenizer);
 

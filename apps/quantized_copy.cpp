@@ -11,6 +11,7 @@
 
 #include "apps/logging.h"
 #include "apps/quantize_job.h"
+#include "apps/signals.h"
 #include "apps/words.h"
 #include "engine/parallel.h"
 #include "kernels/error.h"
@@ -157,7 +158,11 @@ QuantizedCopy make_temporary_copy(const ModelFolder& source, const CopyPlan& pla
         folder, std::strerror(errno));
   }
   QuantizedCopy copy(fs::path(folder) / "copy", folder);
-  make_copy(source, plan, copy.folder(), options, backend);
+  try {
+    make_copy(source, plan, copy.folder(), options, backend);
+  } catch (const Interrupted& e) {
+    throw Interrupted(e.signal());  // what it has kept goes with the folder
+  }
   return copy;
 }
 

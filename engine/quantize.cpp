@@ -42,7 +42,7 @@ class WeightCounter {
     done_ += weights;
     report();
   }
-  // Embedding and first layers, which a run that was killed has done.
+  // Embedding and first layers, which an earlier run has done.
   void skip(int layers) { done_ = of_vocabulary_ + layers * of_layer_; }
   // Nothing new: so that the callback can stop what takes long.
   void tick() const { report(); }
@@ -113,6 +113,11 @@ void require_memory(const Backend& backend, std::uint64_t needed) {
       static_cast<double>(needed) / 1e9, backend.description(), static_cast<double>(free) / 1e9);
 }
 
+// The embedding is one tensor more.
+int layers_of(std::size_t tensors) {
+  return static_cast<int>(tensors) / kNumPackedLayerTensors;
+}
+
 // A folder's tensors in their order; what is done to the layers is the caller's.
 class FolderQuantizer {
  public:
@@ -144,10 +149,8 @@ class FolderQuantizer {
   }
 
  private:
-  // Where a killed run came to: the embedding is one tensor more.
-  [[nodiscard]] int first_layer() const {
-    return static_cast<int>(writer_.resumed_tensors()) / kNumPackedLayerTensors;
-  }
+  // Where an earlier run came to.
+  [[nodiscard]] int first_layer() const { return layers_of(writer_.resumed_tensors()); }
   void restore(ReportCard& card, std::span<HiddenStates* const> hidden) {
     if (writer_.resumed_tensors() > 0) restore_state(writer_.take_resumed_state(), card, hidden);
   }
@@ -217,7 +220,8 @@ std::string resume_key(Backend& backend, const PackedOptions& options) {
 ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,
                            const std::filesystem::path& target, const PackedOptions& options,
                            std::span<const std::int32_t> calibration, bool overwrite,
-                           const QuantizeProgress& progress, int threads) {
+                           const QuantizeProgress& progress, int threads,
+                           const QuantizeResume& resume) {
   if (options.method == QuantMethod::Gptq && backend.offline_ops() != nullptr) {
     (void)backend.offline_ops()->gptq();  // libraries are missed before a weight is read
   }
@@ -233,8 +237,20 @@ ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source
   PackedWriter writer(
       target, {options, identify_source(source, IdentityDepth::Full, sha256_hex, parallel_for)},
       packed_tensors(config, options.group_size, true), overwrite, resume_key(backend, options));
-  FolderQuantizer(checkpoint, config, options, writer, counter, parallel_for)
-      .run(backend, windows, card);
+  const auto tell = [&](const auto& listener, std::size_t tensors) {
+    if (!listener || tensors == 0) return;
+    listener({layers_of(tensors), config.num_layers, writer.partial_folder()});
+  };
+  tell(resume.goes_on, writer.resumed_tensors());
+  try {
+    FolderQuantizer(checkpoint, config, options, writer, counter, parallel_for)
+        .run(backend, windows, card);
+  } catch (const Error&) {  // the same command would fail once more
+    throw;
+  } catch (...) {
+    tell(resume.keeps, writer.keep_progress());
+    throw;
+  }
   writer.copy_companions(source);
   checkpoint.require_unchanged();
   writer.finish(report_card_json(card));

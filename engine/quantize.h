@@ -29,6 +29,18 @@ inline constexpr int kGptqWindow = 2048;
 using QuantizeProgress =
     std::function<void(std::string_view stage, std::uint64_t done, std::uint64_t total)>;
 
+// Layers that lie complete in a folder beside the target, of all.
+struct KeptLayers {
+  int done = 0;
+  int all = 0;
+  std::filesystem::path folder;
+};
+// What a run has from an earlier one, and what it leaves to a later one; either may be missing.
+struct QuantizeResume {
+  std::function<void(const KeptLayers&)> goes_on;  // before the first layer that is computed
+  std::function<void(const KeptLayers&)> keeps;    // on the way out
+};
+
 // Writes `target`, which must not exist yet or be a quantised folder with `overwrite` set.
 // On a backend with offline_ops() layers are calibrated (in BF16) and quantised there; on another one,
 // which computes in float32, the host's loops do it. Those and the others that are no op run on `threads`
@@ -38,10 +50,12 @@ using QuantizeProgress =
 // The bytes written depend on source, options and calibration alone, and on which of the two kinds of
 // backend it is; with GPTQ on a device also on device and libraries (GptqOps::made_by). Throws Data for what cannot be quantised, before anything is computed; Device where a
 // device lacks what the method needs; Runtime where writing fails. What `progress` throws ends it as well.
-// Nothing is left under `target` then.
+// Nothing is left under `target` then. Beside it an Error leaves nothing either; what else ends it leaves the
+// layers that were saved, which `resume` is told of, and the same call in another process goes on after them.
 ReportCard quantize_folder(Backend& backend, const std::filesystem::path& source,
                            const std::filesystem::path& target, const PackedOptions& options,
                            std::span<const std::int32_t> calibration, bool overwrite,
-                           const QuantizeProgress& progress = {}, int threads = 0);
+                           const QuantizeProgress& progress = {}, int threads = 0,
+                           const QuantizeResume& resume = {});
 
 }  // namespace fut

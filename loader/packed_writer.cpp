@@ -131,6 +131,7 @@ PackedWriter::PackedWriter(const std::filesystem::path& folder, const PackedMeta
   const std::uint64_t size = data_begin + data_bytes(tensors_);
   if (partial_->was_taken_up()) {
     current_ = resumed_tensors_;
+    saved_tensors_ = resumed_tensors_;
     file_ = std::make_unique<OutputFile>(file, size, data_begin + first_bytes(tensors_, current_));
     return;
   }
@@ -181,9 +182,16 @@ void PackedWriter::save_progress(const SavedState& state) {
   if (resume_key_.empty()) return;
   try {
     write_progress(partial_->path(), {resume_key_, current_, checksums_.chunks()}, state);
-  } catch (const Error&) {  // no room: a kill costs all that is done then
+    saved_tensors_ = current_;
+  } catch (const Error&) {  // no room: a kill costs what is done from now on
     resume_key_.clear();
   }
+}
+
+std::size_t PackedWriter::keep_progress() {
+  FUT_CHECK(partial_ != nullptr, "{}: is finished already", folder_.string());
+  if (saved_tensors_ > 0) partial_->keep();
+  return saved_tensors_;
 }
 
 PackedWriter::~PackedWriter() = default;

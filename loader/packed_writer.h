@@ -9,9 +9,10 @@
 //   checksums      see packed_checksums.h
 //
 // Everything is written to FOLDER.partial-PID-RANDOM beside the folder and renamed when it is
-// complete and on the disk. A writer that ends early removes its partial folder; what killed
-// processes left is taken up by the next writer of the same folder where that would write the same
-// bytes (see save_progress), else removed, or given its name back.
+// complete and on the disk. A writer that ends early removes its partial folder unless it is told to
+// keep it (keep_progress); what was kept, or left by killed processes, is taken up by the next writer
+// of the same folder where that would write the same bytes (see save_progress), else removed, or given
+// its name back.
 #pragma once
 
 #include <cstddef>
@@ -63,9 +64,14 @@ class PackedWriter {
   // Between two tensors: those so far are complete, and `state` is what their author needs to go on
   // after them. Nothing without a resume_key, and from where there is no room for it on.
   void save_progress(const SavedState& state);
+  // The last call before the end of a writer that is stopped for no fault of what it was given: what was
+  // saved stays on the disk. Returns the complete tensors of that; 0: nothing was saved, nothing stays.
+  std::size_t keep_progress();
   // What was taken up: complete tensors, 0 for a new file; and the state saved after them, once.
   [[nodiscard]] std::size_t resumed_tensors() const { return resumed_tensors_; }
   [[nodiscard]] SavedState take_resumed_state() { return std::move(resumed_state_); }
+  // Where all of it lies until finish().
+  [[nodiscard]] const std::filesystem::path& partial_folder() const { return partial_->path(); }
 
   // list_companions(source), byte for byte.
   void copy_companions(const std::filesystem::path& source);
@@ -97,6 +103,7 @@ class PackedWriter {
   ChunkChecksums checksums_;
   std::string resume_key_;  // all of it
   std::size_t resumed_tensors_ = 0;
+  std::size_t saved_tensors_ = 0;  // of what is saved in the partial folder now
   SavedState resumed_state_;
   std::unique_ptr<PartialFolder> partial_;  // nullptr: finished
   std::unique_ptr<OutputFile> file_;

@@ -289,7 +289,7 @@ void PartialFolder::make() {
 
 PartialFolder::~PartialFolder() {
   std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (!path_.empty() && !is_kept_) std::filesystem::remove_all(path_, ignored);
   if (lock_ >= 0) ::close(lock_);
 }
 

@@ -47,7 +47,7 @@ class PartialFolder {
   explicit PartialFolder(const std::filesystem::path& final_path, const Serves& serves = {});
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
-  // Removes it with all its files unless it was published.
+  // Removes it with all its files unless it was published or is kept.
   ~PartialFolder();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -57,6 +57,8 @@ class PartialFolder {
   // is put aside in the same step and removed where `replace` is set. Its files must be closed.
   // Throws Runtime.
   void publish(bool replace);
+  // Leaves it as a process that dies would: for the next one to take up.
+  void keep() { is_kept_ = true; }
 
  private:
   // Gives an abandoned folder a name of this process. False: another one was faster.
@@ -66,6 +68,7 @@ class PartialFolder {
   std::filesystem::path final_path_;
   std::filesystem::path path_;
   bool was_taken_up_ = false;
+  bool is_kept_ = false;
   int lock_ = -1;  // held as long as the process lives: says that the folder is in use
 };
 

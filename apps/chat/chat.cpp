@@ -80,34 +80,27 @@ class Loop {
     return fmt::format("{}/{} ", talk_.session.used_tokens(), talk_.session.context_tokens());
   }
 
-  // A block or a paste of several lines is always said.
+  // A block or a paste of several lines is always said. On a terminal a line that begins with a slash is a
+  // command or a slip; in a script "/etc/hosts" is more likely something to say.
   [[nodiscard]] bool is_command(const std::string& line) const {
     if (input_.was_block() || line.find('\n') != line.npos || line[0] != '/') return false;
-    if (is_chat_command(line)) return true;
-    const std::string word = line.substr(0, line.find(' '));
-    if (is_terminal()) return true;  // which then is none
-    // "/claer" in a script is more likely a slip than "/etc/hosts".
-    if (word.size() > 1 && word.find_first_not_of("abcdefghijklmnopqrstuvwxyz", 1) == word.npos) {
-      log_warning("no command {}: the line is said to the model; /help lists the commands", word);
-    }
-    return false;  // a script's line is said, whatever it starts with
+    return is_terminal() || looks_like_chat_command(line);
   }
 
   int run_command(const std::string& line, bool& leave) {
-    if (!is_chat_command(line)) {
-      log_error("no command {}: /help lists them; put a blank in front to say it",
-                line.substr(0, line.find(' ')));
-      return 0;
-    }
     try {
       const CommandResult result = run_chat_command(talk_, line);
       leave = result.leave;
       return code_after(result.signal);
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::Device) throw;
-      log_error("{}", e.what());
+      if (is_terminal()) {
+        log_error("{}", e.what());
+        return 0;
+      }
+      log_error("line {}: {}", input_.line_number(), e.what());
       // A script has to be able to tell.
-      if (!is_terminal() && failed_command_ == 0) failed_command_ = static_cast<int>(e.kind());
+      if (failed_command_ == 0) failed_command_ = static_cast<int>(e.kind());
       return 0;
     }
   }
@@ -196,7 +189,8 @@ int chat(const GenerateOptions& options, Reporter& reporter) {
   if (code == 0 && !loop.is_terminal() && session.refused_a_turn()) {
     code = static_cast<int>(ErrorKind::Capacity);
   }
-  reporter.finish(false);
+  // Where nothing was said, an old --output-file stays as it is.
+  if (reporter.format() == OutputFormat::Json || session.has_output()) reporter.finish(false);
   return code;
 }
 

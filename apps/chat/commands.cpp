@@ -7,12 +7,14 @@
 #include <span>
 
 #include "apps/chat/editor_program.h"
+#include "apps/chat/home_folder.h"
 #include "apps/chat/settings.h"
 #include "apps/conversation_file.h"
 #include "apps/escape.h"
 #include "apps/logging.h"
 #include "apps/prompt.h"
 #include "apps/prompt_xray.h"
+#include "apps/suggest.h"
 #include "apps/words.h"
 #include "kernels/error.h"
 
@@ -27,6 +29,14 @@ void tell_transcript(const Session& session) {
   const std::size_t turns = session.transcript().turns().size();
   tell(fmt::format("{}, {} of {} tokens\n", counted(turns, "turn"), session.used_tokens(),
                    session.context_tokens()));
+}
+
+std::optional<std::size_t> whole_number(const std::string& text) {
+  std::size_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  return value;
 }
 
 CommandResult help(Talk&, const std::string&);
@@ -60,7 +70,7 @@ CommandResult set(Talk& talk, const std::string& argument) {
   const std::size_t blank = argument.find(' ');
   const std::string name = argument.substr(0, blank);
   const std::string value = blank == argument.npos ? "" : argument.substr(blank + 1);
-  if (name == "history") {
+  if (name == kHistorySetting) {
     if (value != "on" && value != "off") throw usage_error("/set history on|off");
     talk.input.store_history(value == "on");
     tell(talk.input.stores_history()
@@ -145,11 +155,21 @@ CommandResult regenerate(Talk& talk, const std::string&) {
   return {.signal = talk.session.regenerate()};
 }
 
-CommandResult undo(Talk& talk, const std::string&) {
+CommandResult undo(Talk& talk, const std::string& argument) {
   (void)talk.session.last_turn();
-  const Turn turn = *talk.session.transcript().take_last();
+  Transcript& transcript = talk.session.transcript();
+  const std::size_t turns = transcript.turns().size();
+  const std::optional<std::size_t> wanted = whole_number(argument.empty() ? "1" : argument);
+  if (!wanted || *wanted < 1)
+    throw usage_error("/undo wants a number of turns, not '{}'", argument);
+  if (*wanted > turns) {
+    throw usage_error("/undo {}: there {} to take back", *wanted,
+                      turns == 1 ? "is 1 turn" : fmt::format("are {} turns", turns));
+  }
+  for (std::size_t i = 0; i < *wanted; ++i) {
+    tell(fmt::format("taken back: {}\n", escape_controls(transcript.take_last()->user)));
+  }
   talk.session.last_turn_changed();
-  tell(fmt::format("taken back: {}\n", escape_controls(turn.user)));
   tell_transcript(talk.session);
   return {};
 }
@@ -169,7 +189,7 @@ CommandResult clear(Talk& talk, const std::string&) {
 }
 
 CommandResult save(Talk& talk, const std::string& argument) {
-  const std::string file = argument.empty() ? talk.saved_as : argument;
+  const std::string file = argument.empty() ? talk.saved_as : in_home_folder(argument);
   if (file.empty()) throw usage_error("/save wants a file name");
   write_conversation(file, talk.session.transcript().messages(), file == talk.saved_as);
   talk.saved_as = file;
@@ -178,8 +198,9 @@ CommandResult save(Talk& talk, const std::string& argument) {
   return {};
 }
 
-CommandResult load(Talk& talk, const std::string& file) {
-  if (file.empty()) throw usage_error("/load wants a file name");
+CommandResult load(Talk& talk, const std::string& argument) {
+  if (argument.empty()) throw usage_error("/load wants a file name");
+  const std::string file = in_home_folder(argument);
   const std::vector<ChatMessage> before = talk.session.transcript().messages();
   try {
     talk.session.transcript().set_messages(read_conversation(file));
@@ -218,13 +239,11 @@ CommandResult tokens(Talk& talk, const std::string& text) {
 }
 
 CommandResult why(Talk& talk, const std::string& argument) {
-  std::size_t back = 1;
-  const char* end = argument.data() + argument.size();
-  const auto read = std::from_chars(argument.data(), end, back);
-  if (!argument.empty() && (read.ec != std::errc() || read.ptr != end)) {
+  const std::optional<std::size_t> back = whole_number(argument.empty() ? "1" : argument);
+  if (!back) {
     throw usage_error("/why wants a number: 1 is the last token of the reply, 2 the one before");
   }
-  const Session::Choice choice = talk.session.choice(back);
+  const Session::Choice choice = talk.session.choice(*back);
   const Tokenizer& tokenizer = talk.session.transcript().tokenizer();
   const auto piece = [&](TokenId id) { return escape_controls(piece_of(tokenizer, id)); };
   std::string text =
@@ -241,7 +260,7 @@ CommandResult why(Talk& talk, const std::string& argument) {
 
 struct ChatCommand {
   const char* name;
-  const char* argument;
+  const char* argument;  // empty: it takes none
   const char* help;
   CommandResult (*run)(Talk&, const std::string&);
 };
@@ -254,7 +273,7 @@ constexpr ChatCommand kCommands[] = {
     {"/status", "", "model, device, context, settings", status},
     {"/stats", "", "times and tokens of the last reply and of all", stats},
     {"/regen", "", "another reply to the last turn", regenerate},
-    {"/undo", "", "take the last turn back", undo},
+    {"/undo", "[N]", "take the last turn back, or the last N", undo},
     {"/edit", "[TEXT]", "say TEXT in the place of the last turn; without TEXT in $EDITOR", edit},
     {"/clear", "", "forget the conversation; the system prompt stays", clear},
     {"/save", "[FILE]", "write the conversation as JSON", save},
@@ -264,9 +283,14 @@ constexpr ChatCommand kCommands[] = {
     {"/exit", "", "leave (so does Ctrl-D)", leave},
 };
 
+constexpr const char* kBlanks = " \t";
+
+std::string_view first_word(std::string_view line) {
+  return line.substr(0, line.find_first_of(kBlanks));
+}
+
 const ChatCommand* find(std::string_view line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  const auto found = std::ranges::find(kCommands, word, &ChatCommand::name);
+  const auto found = std::ranges::find(kCommands, first_word(line), &ChatCommand::name);
   return found == std::end(kCommands) ? nullptr : found;
 }
 
@@ -285,26 +309,36 @@ CommandResult help(Talk&, const std::string&) {
 
 }  // namespace
 
-bool is_chat_command(std::string_view line) {
-  return find(line) != nullptr;
+bool looks_like_chat_command(std::string_view line) {
+  constexpr std::string_view kOfNames =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+  const std::string_view word = first_word(line);
+  return word.size() > 1 && word[0] == '/' && word.find_first_not_of(kOfNames, 1) == word.npos;
 }
 
 CommandResult run_chat_command(Talk& talk, const std::string& line) {
-  const std::size_t blank = line.find(' ');
+  const ChatCommand* command = find(line);
+  if (command == nullptr) {
+    const std::string word(first_word(line));
+    const auto near = nearest_name(word, chat_completion_words().commands);
+    throw usage_error("no command {}{}: /help lists them; put a blank in front to say it",
+                      escape_controls(word), near ? fmt::format(", did you mean {}?", *near) : "");
+  }
+  const std::size_t blank = line.find_first_of(kBlanks);
   std::string argument = blank == line.npos ? "" : line.substr(blank + 1);
-  const std::size_t first = argument.find_first_not_of(" \t");
-  const std::size_t last = argument.find_last_not_of(" \t");
+  const std::size_t first = argument.find_first_not_of(kBlanks);
+  const std::size_t last = argument.find_last_not_of(kBlanks);
   argument = first == argument.npos ? "" : argument.substr(first, last - first + 1);
-  return find(line)->run(talk, argument);
+  if (*command->argument == '\0' && !argument.empty()) {
+    throw usage_error("{} stands alone, without '{}'", command->name, escape_controls(argument));
+  }
+  return command->run(talk, argument);
 }
 
 CompletionWords chat_completion_words() {
-  std::vector<std::string> settings = setting_names();
-  settings.emplace_back("history");
-  std::ranges::sort(settings);
   std::vector<std::string> commands;
   for (const ChatCommand& command : kCommands) commands.emplace_back(command.name);
-  return {std::move(commands), std::move(settings), "/set", {"/save", "/load"}};
+  return {std::move(commands), setting_names(), "/set", {"/save", "/load"}};
 }
 
 }  // namespace fut::app

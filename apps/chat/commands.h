@@ -23,9 +23,9 @@ struct CommandResult {
   int signal = 0;  // that stopped a reply
 };
 
-// Whether the line's first word is a command.
-[[nodiscard]] bool is_chat_command(std::string_view line);
-// Runs it. Throws Usage, Data, Capacity, Runtime: the talk is as it was before.
+// Whether the line's first word may be meant as one: "/clear", "/claer", and not "/etc/hosts".
+[[nodiscard]] bool looks_like_chat_command(std::string_view line);
+// Runs it. Throws Usage (no such command, too), Data, Capacity, Runtime: the talk is as it was before.
 [[nodiscard]] CommandResult run_chat_command(Talk& talk, const std::string& line);
 
 [[nodiscard]] CompletionWords chat_completion_words();

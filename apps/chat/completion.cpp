@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/chat/home_folder.h"
+
 namespace fut::app {
 namespace fs = std::filesystem;
 namespace {
@@ -42,8 +44,8 @@ std::vector<std::string> paths(std::string_view begun) {
   const std::string_view name = begun.substr(folder.size());
   std::vector<std::string> found;
   std::error_code error;
-  for (fs::directory_iterator i(folder.empty() ? "." : folder, error), end; !error && i != end;
-       i.increment(error)) {
+  for (fs::directory_iterator i(folder.empty() ? "." : in_home_folder(folder), error), end;
+       !error && i != end; i.increment(error)) {
     const std::string file = i->path().filename().string();
     if (!file.starts_with(name) || (name.empty() && file.starts_with('.'))) continue;
     std::error_code ignored;

@@ -25,6 +25,7 @@ ChatInput::ChatInput(ColorMode color, std::filesystem::path history_file,
 
 LineReader::Outcome ChatInput::next_line(const std::string& prompt, std::string& line) {
   had_text_ = false;
+  ++line_number_;
   if (editor_) return editor_->next({prompt, color_ ? kBold : ""}, line, had_text_);
   if (is_terminal()) {
     write_to_standard_error(color_ ? fmt::format("{}{}\033[0m", kBold, prompt) : prompt);

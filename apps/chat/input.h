@@ -22,6 +22,8 @@ class ChatInput {
   [[nodiscard]] LineReader::Outcome next_turn(const std::string& gauge, std::string& text);
   // The last turn was a block: never a command.
   [[nodiscard]] bool was_block() const { return was_block_; }
+  // Of the last line that was read, from 1.
+  [[nodiscard]] int line_number() const { return line_number_; }
   // A short answer that no history remembers.
   [[nodiscard]] LineReader::Outcome ask(const std::string& question, std::string& answer);
   // Whether the last interrupt took typed text away.
@@ -40,6 +42,7 @@ class ChatInput {
   bool stores_ = true;
   bool had_text_ = false;
   bool was_block_ = false;
+  int line_number_ = 0;
   std::string last_;
   LineReader reader_;
   std::unique_ptr<LineEditor> editor_;  // null: line by line

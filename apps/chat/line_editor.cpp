@@ -2,12 +2,16 @@
 #include "apps/chat/line_editor.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <histedit.h>
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
+#include <utility>
 
 #include "apps/chat/history_file.h"
 #include "apps/escape.h"
@@ -31,6 +35,30 @@ constexpr wchar_t kPromptEscape = L'\1';  // stands around what takes no cells
 constexpr const char* kPasteOn = "\033[?2004h";
 constexpr const char* kPasteOff = "\033[?2004l";
 constexpr std::string_view kPasteEnd = "\033[201~";
+constexpr int kPasteSilenceMs = 500;  // longer than a paste that is under way ever pauses
+
+// The characters that stand for signals at this terminal, and which these are. While a line is edited the
+// terminal hands them on as they are: it would act on pasted ones as well, before anybody has read that a
+// paste begins.
+class SignalKeys {
+ public:
+  void learn() {
+    if (::tcgetattr(STDIN_FILENO, &modes_) != 0) modes_ = {};
+  }
+  // 0: none.
+  [[nodiscard]] int signal_of(char byte) const {
+    if ((modes_.c_lflag & ISIG) == 0) return 0;
+    for (const auto& [place, signal] :
+         {std::pair{VINTR, SIGINT}, std::pair{VQUIT, SIGQUIT}, std::pair{VSUSP, SIGTSTP}}) {
+      const cc_t key = modes_.c_cc[place];
+      if (key != _POSIX_VDISABLE && key == static_cast<cc_t>(byte)) return signal;
+    }
+    return 0;
+  }
+
+ private:
+  termios modes_ = {};  // as they are outside
+};
 
 }  // namespace
 
@@ -42,6 +70,7 @@ struct LineEditor::State {
   bool had_text = false;
   bool interrupted = false;
   unsigned short columns = 0, rows = 0;
+  SignalKeys signal_keys;
 
   static State& of(EditLine* el) {
     State* state = nullptr;
@@ -87,9 +116,38 @@ struct LineEditor::State {
     }
   }
 
+  // As the terminal would have sent it: to all that stand in the foreground with us.
+  void send(int signal) {
+    const bool stops = signal == SIGTSTP;
+    if (stops) leave_terminal();
+    ::kill(0, signal);
+    if (!stops) return;
+    enter_terminal();
+    ::el_wset(edit, EL_REFRESH);  // others have written below the line
+  }
+  void enter_terminal() {
+    signal_keys.learn();
+    ::el_wset(edit, EL_PREP_TERM, 1);
+    write_to_standard_error(kPasteOn);
+  }
+  void leave_terminal() {
+    write_to_standard_error(kPasteOff);
+    ::el_wset(edit, EL_PREP_TERM, 0);
+  }
+
+  // As read_byte, where a byte may stand for a signal.
+  int read_key(char& byte) {
+    for (;;) {
+      const int got = read_byte(byte);
+      const int signal = got == 1 ? signal_keys.signal_of(byte) : 0;
+      if (signal == 0) return got;
+      send(signal);
+    }
+  }
+
   int read_character(wchar_t* c) {
     std::string bytes(1, '\0');
-    if (const int got = read_byte(bytes[0]); got != 1) return got;
+    if (const int got = read_key(bytes[0]); got != 1) return got;
     // What Ctrl-D becomes when it is typed while a reply runs, in the terminal's other mode.
     if (bytes[0] == '\0' && !has_text()) return 0;
     const std::size_t length = utf8_length(static_cast<unsigned char>(bytes[0]));
@@ -102,11 +160,21 @@ struct LineEditor::State {
     return 1;
   }
 
+  static bool is_silent() {
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    return ::poll(&input, 1, kPasteSilenceMs) == 0;
+  }
+
   unsigned char paste() {
     std::string bytes;
     while (!bytes.ends_with(kPasteEnd)) {
       char byte = 0;
       if (read_byte(byte) != 1) return CC_ERROR;
+      // From a terminal that has lost the end of the paste: a key, as nothing comes behind it.
+      if (signal_keys.signal_of(byte) == SIGINT && is_silent()) {
+        send(SIGINT);
+        return CC_ERROR;
+      }
       bytes += byte;
     }
     bytes.resize(bytes.size() - kPasteEnd.size());
@@ -150,6 +218,7 @@ LineEditor::LineEditor(Completer completer) : state_(std::make_unique<State>()) 
   ::history_w(s.history, &event, H_SETUNIQUE, 1);
   ::el_wset(el, EL_CLIENTDATA, &s);
   ::el_wset(el, EL_SIGNAL, 0);
+  ::el_wset(el, EL_SETTY, L"-d", L"-isig", L"-ixon", nullptr);
   ::el_wset(el, EL_EDITOR, L"emacs");
   ::el_wset(el, EL_HIST, ::history_w, s.history);
   ::el_wset(
@@ -200,8 +269,7 @@ LineReader::Outcome LineEditor::next(const Prompt& prompt, std::string& entry, b
   s.interrupted = false;
   s.had_text = false;
   // Before the prompt is seen: el_wgets would leave the terminal's own echo on until it first waits for a key.
-  ::el_wset(s.edit, EL_PREP_TERM, 1);
-  write_to_standard_error(kPasteOn);
+  s.enter_terminal();
   int count = 0;
   const wchar_t* line = ::el_wgets(s.edit, &count);
   write_to_standard_error(kPasteOff);

@@ -99,6 +99,7 @@ int Session::answer(const std::string& text, const std::vector<TokenId>& ids,
   request.request.sampling.sample.seed += attempt;
   ReplyOnTerminal shown(reporter_.is_terminal(), shows_probabilities(options_));
   shown.watch(request);
+  has_output_ = true;
   TextReply reply =
       generate_text(*engine_, model_.folder.tokenizer, request,
                     [&](std::string_view piece) { reporter_.text(shown.form(piece)); });
@@ -138,6 +139,7 @@ void Session::refuse_turn(const Room& room) {
   Json entry = {{"turn", turn_},
                 {"error", {{"code", code}, {"kind", "capacity"}, {"message", message}}}};
   reporter_.line(entry);
+  has_output_ = has_output_ || reporter_.format() == OutputFormat::JsonLines;
   reporter_.document()["replies"].push_back(std::move(entry));
 }
 

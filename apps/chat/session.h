@@ -58,6 +58,8 @@ class Session {
   // Counts a turn that found no room and reports it. Throws Capacity where the talk is one turn.
   void refuse_turn(const Room& room);
   [[nodiscard]] bool refused_a_turn() const { return refused_a_turn_; }
+  // Whether replies, or lines about turns that have none, were begun.
+  [[nodiscard]] bool has_output() const { return has_output_; }
 
   // Another reply to the last turn; the old one comes back where none was made. Throw Usage where
   // there is no turn.
@@ -107,6 +109,7 @@ class Session {
   int turn_ = 0;
   std::uint64_t attempt_ = 0;  // of the last turn
   bool refused_a_turn_ = false;
+  bool has_output_ = false;
   std::size_t used_tokens_ = 0;
   std::vector<TokenId> last_prompt_;
   std::optional<TextReply> last_reply_;

@@ -41,7 +41,7 @@ void change_switch(GenerateOptions& options, const Flag& flag, const std::string
 
 std::vector<std::string> setting_names() {
   GenerateOptions options;
-  std::vector<std::string> names;
+  std::vector<std::string> names = {kHistorySetting};
   for (const Flag& flag : settings_of(options)) names.push_back(flag_name(flag).substr(2));
   std::ranges::sort(names);
   return names;
@@ -50,7 +50,7 @@ std::vector<std::string> setting_names() {
 void change_setting(GenerateOptions& options, const std::string& name, const std::string& value) {
   std::string wanted = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::ranges::replace(wanted, '_', '-');
-  std::vector<std::string> known;
+  std::vector<std::string> known = {kHistorySetting};
   for (const Flag& flag : settings_of(options)) {
     for (const std::string& spelling : flag.names) {
       if (spelling.starts_with("--")) known.push_back(spelling.substr(2));

@@ -9,7 +9,10 @@
 
 namespace fut::app {
 
-// "temp", "top-p", ...: the flags' names without dashes.
+// Whether lines are stored, which is no flag's business here: change_setting() does not know it.
+inline constexpr const char* kHistorySetting = "history";
+
+// "temp", "top-p", ...: the flags' names without dashes; and kHistorySetting.
 [[nodiscard]] std::vector<std::string> setting_names();
 
 // Throws Usage for an unknown name (the nearest one is suggested) or a value out of range. A switch is

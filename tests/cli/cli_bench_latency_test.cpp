@@ -308,11 +308,11 @@ TEST_F(BenchLatency, APictureAndAReportAreTwoFiles) {
   std::filesystem::create_symlink("both", file("link"));
   for (const char* output : {"both", "link"}) {
     expect_failure(bench({"-p", "8", "--plot", file("both"), "--output-file", file(output)}), 2,
-                   {"--plot", "--output-file", "one file"});
+                   {"--plot", "--output-file", "the same file"});
     EXPECT_EQ(read_file(file("both")), "before");
   }
   expect_failure(bench({"-p", "8", "--plot", file("new"), "--output-file", file("new")}), 2,
-                 {"--plot", "--output-file", "one file"});
+                 {"--plot", "--output-file", "the same file"});
 }
 
 TEST_F(BenchLatency, FlagsThatDoNothingAreRefused) {

@@ -105,11 +105,51 @@ TEST_F(ChatCommands, UndoRegenAndEditChangeTheLastTurn) {
   EXPECT_EQ(talk.at(0).at("content"), "one");
   EXPECT_EQ(talk.at(2).at("content"), "four");
   EXPECT_EQ(talk.at(3).at("content"), "Hi");
+  EXPECT_EQ(saved("talk.json").size(), 4U);
+  expect_success(chat("one\ntwo\nthree\n/undo 2\n/save " + file("undone.json") + "\n"),
+                 "Hi\nHi\nHi\n");
+  EXPECT_EQ(saved("undone.json").size(), 2U);
+  for (const std::string& wrong :
+       std::vector<std::string>{"3", "0", "-1", "x", "1 2", "99999999999999999999999"}) {
+    const std::string kept = file("kept" + wrong + ".json");
+    const ProcessResult refused = chat("one\ntwo\n/undo " + wrong + "\n/save " + kept + "\n");
+    EXPECT_EQ(refused.exit_code, 2) << wrong;
+    expect_mentions(refused.err, {"line 3", "/undo", wrong});
+    EXPECT_EQ(nlohmann::json::parse(read_file(kept)).size(), 4U);
+  }
   for (const std::string command : {"/undo", "/regen", "/edit x", "/stats", "/why", "/tokens"}) {
     const ProcessResult nothing = chat(command + "\n");
     EXPECT_EQ(nothing.exit_code, 2) << command;
     expect_mentions(nothing.err, {"nothing was said"});
   }
+}
+
+TEST_F(ChatCommands, AnArgumentThatMeansNothingIsRefused) {
+  for (const std::string command : {"/help", "/status", "/stats", "/regen", "/clear", "/exit"}) {
+    const ProcessResult result =
+        chat("one\n" + command + " now\n/save " + file(command.substr(1)) + "\n");
+    EXPECT_EQ(result.exit_code, 2) << command;
+    EXPECT_EQ(result.out, "Hi\n") << command;
+    expect_mentions(result.err, {command + " stands alone", "'now'"});
+    EXPECT_EQ(saved(command.substr(1)).size(), 2U);
+  }
+}
+
+TEST_F(ChatCommands, ATildeIsTheHomeFolderAndMessagesNameTheFile) {
+  const auto at_home = [&](const std::string& input, const std::string& home) {
+    ProcessOptions options = with_input(input);
+    options.environment = {{"HOME", home}};
+    return fut({"chat", "-m", model}, std::move(options));
+  };
+  const ProcessResult first = at_home("hello\n/save ~/talk.json\n", folder.path().string());
+  expect_success(first, "Hi\n");
+  expect_mentions(first.err, {"saved as " + file("talk.json")});
+  EXPECT_EQ(saved("talk.json").size(), 2U);
+  expect_success(at_home("/load ~/talk.json\nmore\n/save\n", folder.path().string()), "Hi\n");
+  EXPECT_EQ(saved("talk.json").size(), 4U);
+  const ProcessResult nowhere = at_home("hello\n/save ~/talk.json\n", "/nowhere");
+  EXPECT_EQ(nowhere.exit_code, 1);
+  expect_mentions(nowhere.err, {"/nowhere/talk.json: cannot be opened"});
 }
 
 TEST_F(ChatCommands, ATurnThatFailsInThePlaceOfAnotherLeavesIt) {
@@ -161,6 +201,7 @@ TEST_F(ChatCommands, SettingsAreThoseOfTheCommandLine) {
     EXPECT_EQ(failed.exit_code, 2) << bad;
   }
   expect_mentions(chat("/set tempp 1\n").err, {"did you mean temp"});
+  expect_mentions(chat("/set foo\n").err, {"no setting 'foo'", "temp", "history"});
   // A seed that was drawn stays, and stays nobody's choice.
   expect_mentions(chat("/set temp 0.5\n").err, {"(random)"});
   // One that was given goes where a random one is asked for.
@@ -241,7 +282,8 @@ TEST_F(ChatCommands, ASingleTurnForgetsNoFailedCommand) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out, "Hi\n");
   const ProcessResult slip = chat("/claer\n", {"--single-turn"});
-  expect_success(slip, "Hi\n");
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_EQ(slip.out, "");
   const std::size_t at = slip.err.find("no command");
   ASSERT_NE(at, std::string::npos);
   EXPECT_EQ(slip.err.find("no command", at + 1), std::string::npos) << slip.err;

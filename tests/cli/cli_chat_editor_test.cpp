@@ -73,6 +73,23 @@ TEST_F(ChatEditor, APasteOfSeveralLinesIsOneTurn) {
   EXPECT_EQ(said(pasted(large) + kEnter), large);
 }
 
+TEST_F(ChatEditor, APasteIsTextWhateverKeysItsCharactersAre) {
+  // Ctrl-C, Ctrl-Z, Ctrl-\, Ctrl-D, Ctrl-S.
+  EXPECT_EQ(said(pasted("a\x03 b\x1A c\x1C d\x04 e\x13 f") + kEnter), "a b c d e f");
+  EXPECT_EQ(said(pasted("ends with\x03") + "!" + kEnter), "ends with!");
+}
+
+TEST_F(ChatEditor, ControlCEndsAPasteWhoseEndIsLost) {
+  Process process(FUT_BINARY, options(model));
+  ASSERT_TRUE(process.wait_for_terminal("> "));
+  process.write("\033[200~never to end\x03");
+  ASSERT_TRUE(process.wait_for_terminal("> "));
+  process.write("hello\r");
+  ASSERT_TRUE(process.wait_for_output("Hi\n"));
+  process.write("\x04");
+  EXPECT_EQ(process.finish().exit_code, 0);
+}
+
 TEST_F(ChatEditor, ABlockOfLinesIsOneTurn) {
   EXPECT_EQ(said("\"\"\"\rone\r/exit\r\"\"\"\r"), "one\n/exit");
 }
@@ -115,6 +132,9 @@ TEST_F(ChatEditor, TabCompletesCommands) {
   EXPECT_TRUE(process.wait_for_terminal("/stats  /status"));
   process.write("us\r");
   EXPECT_TRUE(process.wait_for_terminal("template"));
+  write_file(file("talk.json"), "[]");  // in the home folder
+  process.write("/load ~/ta\t\r");
+  EXPECT_TRUE(process.wait_for_terminal("loaded " + file("talk.json")));
   process.write("\x04");
   EXPECT_EQ(process.finish().exit_code, 0);
 }

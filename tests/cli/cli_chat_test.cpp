@@ -84,10 +84,32 @@ TEST_F(Chat, CommandsAreNoTurns) {
   const ProcessResult path = chat("/etc/hosts, what is it?\n");  // a script's line is said
   expect_success(path, "Hi\n");
   EXPECT_EQ(path.err, "");
-  const ProcessResult slip = chat("/claer\n");
-  expect_success(slip, "Hi\n");
-  expect_mentions(slip.err, {"no command /claer", "said to the model", "/help"});
+  const ProcessResult slip = chat("hi\n/claer\nhi\n");
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_EQ(slip.out, "Hi\nHi\n");
+  expect_mentions(slip.err, {"line 2", "no command /claer", "mean /clear?", "/help", "a blank"});
+  EXPECT_EQ(chat("/sav\tx.json\n").exit_code, 2);
   expect_success(chat(" /exit\nhi\n"), "Hi\nHi\n");  // a blank in front makes it something said
+}
+
+TEST_F(Chat, AnOldOutputFileStaysUntilAReplyIsWritten) {
+  for (const std::vector<std::string>& format :
+       {std::vector<std::string>{}, std::vector<std::string>{"-o", "jsonl"}}) {
+    write_file(file("old"), "precious\n");
+    std::vector<std::string> words = {"--output-file", file("old"), "-c", "64"};
+    words.insert(words.end(), format.begin(), format.end());
+    expect_success(chat("", words), "");
+    expect_success(chat("/help\n", words), "");
+    EXPECT_EQ(read_file(file("old")), "precious\n");
+    expect_success(chat("hello\n", words), "");
+    EXPECT_EQ(read_file(file("old")).find("precious"), std::string::npos);
+    EXPECT_NE(read_file(file("old")).find("Hi"), std::string::npos);
+  }
+  // A turn that found no room is a line, and no reply.
+  write_file(file("old"), "precious\n");
+  EXPECT_EQ(chat(std::string(70, 'b') + "\n", {"--output-file", file("old"), "-c", "64"}).exit_code,
+            4);
+  EXPECT_EQ(read_file(file("old")), "precious\n");
 }
 
 TEST_F(Chat, EachTurnComputesItsNewTokensAlone) {
@@ -192,7 +214,7 @@ TEST_F(Chat, AMistypedCommandOnATerminalIsNoTurn) {
   Process process(FUT_BINARY, on_cpu_in_f32(on_terminal({"chat", "-m", model})));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("/claer\n");
-  EXPECT_TRUE(process.wait_for_terminal("no command /claer"));
+  EXPECT_TRUE(process.wait_for_terminal("no command /claer, did you mean /clear?"));
   ASSERT_TRUE(process.wait_for_terminal("> "));
   process.write("\x04");
   EXPECT_EQ(process.finish().out, "");

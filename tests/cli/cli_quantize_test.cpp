@@ -237,6 +237,11 @@ TEST_F(Quantize, BadFlagsAreUsageErrorsThatNameWhatIsAllowed) {
   expect_failure(fut({"quantize", "-m", model, "--calib-tokens", "1"}), 2, {"--calib-tokens"});
   expect_failure(fut({"quantize", "-m", model, "--rotate", "--no-rotate"}), 2,
                  {"--rotate", "--no-rotate"});
+  expect_failure(fut({"quantize", "-m", model, "--rotation-seed", "3"}), 2,
+                 {"--rotation-seed 3", "--rotate", "rtn"});
+  expect_failure(
+      fut({"quantize", "-m", model, "--method", "gptq", "--no-rotate", "--rotation-seed", "3"}), 2,
+      {"--rotation-seed 3", "switched off"});
   expect_failure(fut({"quantize", "-m", model, "-o", "json"}), 2, {"--json", "./json"});
 }
 
@@ -293,27 +298,30 @@ TEST_F(Quantize, APlaceThatIsNoFolderIsNamed) {
                  {(folder / "file").string()});
 }
 
-// The quantiser of a model that takes a while, stopped as soon as it writes.
+// The quantiser of a model that takes a while, stopped as soon as it writes, or as it has a layer.
 class StoppedQuantizer : public testing::Test {
  protected:
-  ProcessResult stop(int signal) {
+  ProcessResult stop(int signal, const std::string& tokens = "100000",
+                     const std::string& file = "") {
     ProcessOptions options;
-    options.arguments = {"quantize",
-                         "-m",
-                         source_path("configs/demo-6m").string(),
-                         "-o",
-                         target(),
-                         "--method",
-                         "gptq",
-                         "--calib-tokens",
-                         "100000"};
+    options.arguments = words(tokens);
     Process process(FUT_BINARY, on_cpu_in_f32(options));
     const auto give_up = std::chrono::steady_clock::now() + kProcessTimeout;
-    while (names_in(folder.path()).empty() && std::chrono::steady_clock::now() < give_up) {
+    while (!has_written(file) && std::chrono::steady_clock::now() < give_up) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     process.send_signal(signal);
     return process.finish();
+  }
+  [[nodiscard]] std::vector<std::string> words(const std::string& tokens) const {
+    return {"quantize", "-m",     source_path("configs/demo-6m").string(),
+            "-o",       target(), "--method",
+            "gptq",     "-v",     "--calib-tokens",
+            tokens};
+  }
+  [[nodiscard]] bool has_written(const std::string& file) const {
+    const std::vector<std::string> names = names_in(folder.path());
+    return !names.empty() && fs::exists(folder / names.front() / file);
   }
   [[nodiscard]] std::string target() const { return (folder / "q").string(); }
   [[nodiscard]] bool is_there() const { return fs::exists(folder / "q"); }
@@ -321,9 +329,10 @@ class StoppedQuantizer : public testing::Test {
   TempFolder folder;
 };
 
-TEST_F(StoppedQuantizer, AnInterruptRemovesWhatWasWritten) {
+TEST_F(StoppedQuantizer, AnInterruptBeforeALayerIsDoneRemovesWhatWasWritten) {
   const ProcessResult result = stop(SIGINT);
   EXPECT_EQ(result.exit_code, 130) << result.err;
+  expect_mentions(result.err, {"interrupted before a layer", "nothing is kept"});
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
@@ -332,6 +341,26 @@ TEST_F(StoppedQuantizer, AHangupDoesTheSameAndIsToldApart) {
   EXPECT_EQ(result.exit_code, 129) << result.err;
   expect_mentions(result.err, {"interrupted", "nothing was written"});
   EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+TEST_F(StoppedQuantizer, AnInterruptKeepsTheLayersThatAreDoneAndTheSameCommandGoesOn) {
+  const std::string tokens = "1024";
+  const ProcessResult stopped = stop(SIGTERM, tokens, "progress");
+  EXPECT_EQ(stopped.exit_code, 128 + SIGTERM) << stopped.err;
+  const std::vector<std::string> left = names_in(folder.path());
+  ASSERT_EQ(left.size(), 1U) << stopped.err;
+  expect_mentions(stopped.err, {"interrupted; the first ", " of 6 layers are kept in ", left[0],
+                                "the same command goes on"});
+  const ProcessResult whole = fut(words(tokens));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  expect_mentions(whole.err, {"going on after layer ", " of 6"});
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"q"});
+  const auto resumed = files_of(folder / "q");
+  std::vector<std::string> again = words(tokens);
+  again.emplace_back("--overwrite");
+  const ProcessResult anew = fut(again);
+  EXPECT_EQ(anew.err.find("going on"), std::string::npos) << anew.err;
+  EXPECT_TRUE(files_of(folder / "q") == resumed);
 }
 
 TEST_F(StoppedQuantizer, AKilledOneLeavesNothingUnderTheNameAndTheNextRunClearsUp) {

@@ -41,12 +41,12 @@ ToyModelOptions short_toy_model() {
 ReportCard quantize(const std::filesystem::path& source, const std::filesystem::path& target,
                     const PackedOptions& options, int threads = 1,
                     const QuantizeProgress& progress = {}, std::int64_t num_ids = 500,
-                    bool overwrite = false) {
+                    bool overwrite = false, const QuantizeResume& resume = {}) {
   std::string notice;
   const auto backend =
       make_backend({.kind = DeviceRequest::Kind::Cpu, .cpu_threads = threads}, notice);
   return quantize_folder(*backend, source, target, options, random_ids(num_ids), overwrite,
-                         progress, threads);
+                         progress, threads, resume);
 }
 
 std::map<std::string, std::string> files_in(const std::filesystem::path& folder) {
@@ -230,19 +230,30 @@ TEST_F(QuantizeFolder, CountsEveryWeightOnce) {
                                               "layer 2 of 2", "head"}));
 }
 
-TEST_F(QuantizeFolder, LeavesNothingWhereItIsStopped) {
+// Ends a run when `where` begins.
+template <class Exception>
+QuantizeProgress stop_at(std::string_view where, Exception exception) {
+  return [where, exception](std::string_view stage, std::uint64_t, std::uint64_t) {
+    if (stage == where) throw exception;
+  };
+}
+
+TEST_F(QuantizeFolder, LeavesNothingWhereItIsStoppedBeforeALayerIsDoneOrByAnError) {
+  const auto left = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
+  };
+  EXPECT_THROW(quantize(source_, target_, folder_options(), 1,
+                        stop_at("embedding", std::runtime_error("stop"))),
+               std::runtime_error);
+  EXPECT_EQ(left(), 1) << "the source alone";
   for (const char* where : {"embedding", "layer 2 of 2", "head"}) {
-    EXPECT_THROW(quantize(source_, target_, folder_options(), 1,
-                          [&](std::string_view stage, std::uint64_t, std::uint64_t) {
-                            if (stage == where) throw std::runtime_error("stop");
-                          }),
-                 std::runtime_error);
-    const auto left = std::distance(std::filesystem::directory_iterator(folder_.path()), {});
-    EXPECT_EQ(left, 1) << "the source alone, stopped at " << where;
+    EXPECT_THROW(quantize(source_, target_, folder_options(), 1, stop_at(where, data_error("bad"))),
+                 Error);
+    EXPECT_EQ(left(), 1) << "the source alone, stopped at " << where;
   }
 }
 
-// ---- a killed run -------------------------------------------------------------------------------
+// ---- a run that is killed or stopped ------------------------------------------------------------
 
 // In a process of its own, which ends itself when `stage` begins.
 void quantize_and_die(const std::filesystem::path& source, const std::filesystem::path& target,
@@ -285,6 +296,31 @@ TEST_F(QuantizeFolder, GoesOnWhereAKilledRunWas) {
       EXPECT_EQ(files_in(target_), expected);
     }
   }
+}
+
+TEST_F(QuantizeFolder, AStoppedRunKeepsItsLayersAndTellsSo) {
+  quantize(source_, folder_ / "whole", folder_options());
+  const pid_t child = ::fork();  // another process than the one that goes on
+  if (child == 0) {
+    KeptLayers kept;
+    try {
+      quantize(source_, target_, folder_options(), 1,
+               stop_at("layer 2 of 2", std::runtime_error("stop")), 500, false,
+               {{}, [&](const KeptLayers& left) { kept = left; }});
+    } catch (const std::runtime_error&) {
+    }
+    const bool told = kept.done == 1 && kept.all == 2 && std::filesystem::exists(kept.folder);
+    ::_exit(told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_FALSE(std::filesystem::exists(target_));
+  int found = 0;
+  quantize(source_, target_, folder_options(), 1, {}, 500, false,
+           {[&](const KeptLayers& layers) { found = layers.done; }, {}});
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(files_in(target_), files_in(folder_ / "whole"));
 }
 
 TEST_F(QuantizeFolder, BeginsAnewWhereAKilledRunHadOtherOptionsOrIsDamaged) {

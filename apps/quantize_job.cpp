@@ -84,8 +84,8 @@ void tell_that_it_goes_on(const KeptLayers& kept) {
 std::string interruption_text(const KeptLayers& kept, const std::filesystem::path& target) {
   if (kept.done == 0) {
     return fmt::format(
-        "interrupted before a layer was complete; nothing is kept, and nothing was written under "
-        "{}",
+        "interrupted before a layer was complete; nothing of this run is kept, and nothing was "
+        "written under {}",
         target.string());
   }
   return fmt::format(

@@ -332,7 +332,7 @@ class StoppedQuantizer : public testing::Test {
 TEST_F(StoppedQuantizer, AnInterruptBeforeALayerIsDoneRemovesWhatWasWritten) {
   const ProcessResult result = stop(SIGINT);
   EXPECT_EQ(result.exit_code, 130) << result.err;
-  expect_mentions(result.err, {"interrupted before a layer", "nothing is kept"});
+  expect_mentions(result.err, {"interrupted before a layer", "nothing of this run is kept"});
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
@@ -351,6 +351,15 @@ TEST_F(StoppedQuantizer, AnInterruptKeepsTheLayersThatAreDoneAndTheSameCommandGo
   ASSERT_EQ(left.size(), 1U) << stopped.err;
   expect_mentions(stopped.err, {"interrupted; the first ", " of 6 layers are kept in ", left[0],
                                 "the same command goes on"});
+  // One that goes on and is interrupted at once keeps what it found.
+  ProcessOptions options;
+  options.arguments = words(tokens);
+  Process process(FUT_BINARY, on_cpu_in_f32(options));
+  ASSERT_TRUE(process.wait_for_error("going on after layer "));
+  process.send_signal(SIGINT);
+  const ProcessResult once_more = process.finish();
+  EXPECT_EQ(once_more.exit_code, 128 + SIGINT) << once_more.err;
+  expect_mentions(once_more.err, {"interrupted; the first ", " layers are kept in "});
   const ProcessResult whole = fut(words(tokens));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   expect_mentions(whole.err, {"going on after layer ", " of 6"});

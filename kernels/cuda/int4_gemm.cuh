@@ -15,6 +15,7 @@
 // What was tried, and in vain: README.md, "The INT4 main loop".
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 #include "kernels/cuda/int4_gemm_plan.h"
@@ -64,8 +65,8 @@ class Int4Gemm {
 
   __device__ void run() {
     WeightRing<Config> ring(
-        args_, ptx::shared_address(shared_ + layout_.barriers) + warp_ * kFewTokenStages * 8,
-        ptx::shared_address(shared_ + layout_.ring) + warp_ * kFewTokenStages * Config::kPieceBytes,
+        args_,
+        ptx::shared_address(shared_ + layout_.ring) + warp_ * int4_ring_bytes(Config::kPieceBytes),
         {first_strip_, end_strip_, first_group_, end_group_});
     ptx::take_turn();
     if constexpr (Epilogue::kFinishes) epilogue_.begin();
@@ -168,56 +169,65 @@ class Int4Gemm {
 
   // ---- products ---------------------------------------------------------------------------------
 
-  // Where this lane finds operand B. A token past the last one reads the last one's, and its sums are
-  // dropped.
-  __device__ void find_operands() {
-    const int lane = threadIdx.x % 32;
-    const int token = min(lane / 4, args_.num_tokens - 1);
-    operand_address_ = ptx::shared_address(shared_ + layout_.tokens) +
-                       token * layout_.token_stride + lane % 4 * 32;
+  // Where this lane finds operand B of a token: of column 0.
+  __device__ std::uint32_t operand_of(int token) const {
+    return ptx::shared_address(shared_ + layout_.tokens) + token * layout_.token_stride +
+           static_cast<int>(threadIdx.x) % 4 * 32;
   }
-
   // Two tiles of 16 columns of a group: number q of them.
-  __device__ uint4 load_operand(int group, int q) const {
-    return ptx::load_shared_16(operand_address_ + group * (2 * Config::kGroup) + q / 2 * 128 +
-                               q % 2 * 16);
+  __device__ static uint4 load_operand(std::uint32_t operand, int group, int q) {
+    return ptx::load_shared_16(operand + group * (2 * Config::kGroup) + q / 2 * 128 + q % 2 * 16);
   }
 
-  // chain[i] += a times the tokens' columns of 64 columns of group + i, block `block` of it. make(i, k, a)
-  // gives operand A of 16 columns.
-  template <int kCount, class Make>
-  __device__ __forceinline__ void multiply_block(float (&chain)[kCount][4], int group, int block,
-                                                 const Make& make) const {
-#pragma unroll
-    for (int q = 0; q < 2; ++q) {  // two tiles of 16 columns at a time
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const uint4 b = load_operand(group + i, 2 * block + q);
-        std::uint32_t a[4];
-        make(i, 2 * q, a);
-        ptx::mma_m16n8k16(chain[i], a, b.x, b.y);
-        make(i, 2 * q + 1, a);
-        ptx::mma_m16n8k16(chain[i], a, b.z, b.w);
-      }
-    }
+  // A column of mma's tile past the last token reads that one's, and its sums are dropped.
+  __device__ void find_operands() {
+    operand_address_ =
+        operand_of(min(static_cast<int>(threadIdx.x) % 32 / 4, args_.num_tokens - 1));
   }
 
-  // Of rows g of a strip, for a group and this lane's two tokens.
+  // Of rows g of a strip, for a group and this lane's two columns; of those without a token anything.
   __device__ float2* bias(int group) const {
     return reinterpret_cast<float2*>(shared_ + layout_.biases) + group * 4 + threadIdx.x % 4;
   }
 
-  // What the sums of each group of this warp's segment start from.
+  // What the sums of each group of this warp's segment start from. The tile of mma has a column for each of
+  // eight tokens; where there are fewer, columns of further groups take the places.
   __device__ void make_biases() const {
-    for (int group = first_group_; group < end_group_; ++group) {
-      float chain[1][4] = {};
+    static_assert(kFewTokens == 8, "columns of the tile");
+    const int log2_groups = 3 - args_.log2_columns;  // of a tile
+#pragma unroll 1
+    for (int first = first_group_; first < end_group_; first += 1 << log2_groups) {
+      const int column = static_cast<int>(threadIdx.x) % 32 / 4;
+      const int group = min(first + group_of(column), end_group_ - 1);
+      const std::uint32_t operand = operand_of(min(token_of(column), args_.num_tokens - 1));
+      std::uint32_t a[4];
+      ptx::bias_operand(a);
+      float chain[4] = {};
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        multiply_block<1>(chain, group, b,
-                          [](int, int, std::uint32_t(&a)[4]) { ptx::bias_operand(a); });
+      for (int q = 0; q < 2 * kBlocks; ++q) {
+        const uint4 b = load_operand(operand, group, q);
+        ptx::mma_m16n8k16(chain, a, b.x, b.y);
+        ptx::mma_m16n8k16(chain, a, b.z, b.w);
       }
-      if (threadIdx.x % 32 < 4) *bias(group) = make_float2(chain[0][0], chain[0][1]);
+      const int lane = threadIdx.x % 32;
+      if (lane < 4) {
+        store_bias(first, 2 * lane, chain[0]);
+        store_bias(first, 2 * lane + 1, chain[1]);
+      }
     }
+  }
+  // A column of such a tile: which of its groups, and which token.
+  __device__ int group_of(int column) const {
+    return column >> args_.log2_columns;
+  }
+  __device__ int token_of(int column) const {
+    return column & ((1 << args_.log2_columns) - 1);
+  }
+  __device__ void store_bias(int first, int column, float value) const {
+    const int group = first + group_of(column);
+    if (group >= end_group_) return;
+    auto* biases = reinterpret_cast<float*>(shared_ + layout_.biases);
+    biases[group * kFewTokens + token_of(column)] = value;
   }
 
   // The sums of this warp's segment of a strip, in units of kInt4LowUnit and kInt4HighUnit.
@@ -266,10 +276,18 @@ class Int4Gemm {
       for (int i = 0; i < kCount; ++i) {
         words[i] = load_codes(records + i * Config::kRecordBytes, b);
       }
-      multiply_block<kCount>(chain, group, b, [&](int i, int k, std::uint32_t(&a)[4]) {
-        const uint4& w = words[i];
-        ptx::unpack_codes(a, k == 0 ? w.x : k == 1 ? w.y : k == 2 ? w.z : w.w);
-      });
+#pragma unroll
+      for (int q = 0; q < 2; ++q) {  // two tiles of 16 columns at a time
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const uint4 columns = load_operand(operand_address_, group + i, 2 * b + q);
+          std::uint32_t a[4];
+          ptx::unpack_codes(a, q == 0 ? words[i].x : words[i].z);
+          ptx::mma_m16n8k16(chain[i], a, columns.x, columns.y);
+          ptx::unpack_codes(a, q == 0 ? words[i].y : words[i].w);
+          ptx::mma_m16n8k16(chain[i], a, columns.z, columns.w);
+        }
+      }
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -290,10 +308,10 @@ class Int4Gemm {
 
   // ---- sums of a block ---------------------------------------------------------
 
-  // [strip of the round][segment][row][token]
+  // [strip of the round][segment][row][token], see partial_offset().
   __device__ float* partial(int strip, int segment) const {
     return reinterpret_cast<float*>(shared_ + layout_.partial) +
-           (strip * layout::kNumKSegments + segment) * 16 * args_.num_tokens;
+           args_.partial_offset(strip, segment);
   }
 
   __device__ __forceinline__ void store_sums(int strip, const float (&sums)[4]) const {
@@ -313,56 +331,112 @@ class Int4Gemm {
   __device__ void finish_block(int first) {
     __syncthreads();
     if constexpr (Epilogue::kFetches) ptx::wait_for_copies();
-    const int tokens = args_.num_tokens;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < num_outputs(first); i += blockDim.x) {
-      const Int4Output out = output(first, i);
-      const float* rows = partial(out.strip - first, 0) + out.g * tokens + out.token;
-      const float lower = tree_sum<layout::kNumKSegments>(rows, 16 * tokens);
-      const float upper = tree_sum<layout::kNumKSegments>(rows + 8 * tokens, 16 * tokens);
-      noticed_ |=
-          epilogue_.store(out, lower * (1 / layout::kInt4LowUnit),
-                          upper * (1 / layout::kInt4HighUnit), row_scale(out.token), inputs(i));
+    if (args_.log2_lanes > 0) {
+      finish_outputs<4>(first);
+    } else {
+      finish_outputs<1>(first);
     }
     // Nobody writes the next round's sums where others still read.
     if (first + args_.round_strips < end_strip_) __syncthreads();
   }
 
-  // The pairs of outputs of the round that begins with strip `first`.
+  // kLanes lanes have a pair of outputs.
+  template <int kLanes>
+  __device__ __forceinline__ void finish_outputs(int first) {
+#pragma unroll 1
+    for (int i = threadIdx.x / kLanes; i < num_outputs(first); i += kInt4GemmThreads / kLanes) {
+      const Int4Output out = output(first, i);
+      if (kLanes == 1 && out.token >= args_.num_tokens) continue;
+      const float2 sums = pair_sums<kLanes>(out, first);
+      const float r = row_scale<kLanes>(out.token);
+      if (kLanes > 1 && threadIdx.x % kLanes != 0) continue;
+      noticed_ |= epilogue_.store(out, sums.x * (1 / layout::kInt4LowUnit),
+                                  sums.y * (1 / layout::kInt4HighUnit), r, inputs(i));
+    }
+  }
+
+  // Of all segments: of rows g and g + 8. Of four lanes each adds up half of the segments of one row, which
+  // are half of the same tree.
+  template <int kLanes>
+  __device__ __forceinline__ float2 pair_sums(const Int4Output& out, int first) const {
+    static_assert(kLanes == 1 || kLanes == 4);
+    constexpr int kHalf = layout::kNumKSegments / 2;
+    const int tokens = args_.num_tokens;
+    const int upper_half = args_.partial_offset(0, kHalf);
+    const float* rows = partial(out.strip - first, 0) + out.g * tokens + out.token;
+    const auto half_sum = [&](const float* values) { return tree_sum<kHalf>(values, 16 * tokens); };
+    if constexpr (kLanes == 1) {
+      const float* upper_rows = rows + 8 * tokens;
+      return make_float2(half_sum(rows) + half_sum(rows + upper_half),
+                         half_sum(upper_rows) + half_sum(upper_rows + upper_half));
+    } else {
+      if (threadIdx.x & 1) rows += upper_half;
+      if (threadIdx.x & 2) rows += 8 * tokens;
+      const float sum = add_lanes<2>(half_sum(rows));
+      return make_float2(sum, __shfl_xor_sync(0xFFFFFFFFU, sum, 2));
+    }
+  }
+  // Of lanes side by side. By whole warps: a strip's outputs of one token are a warp's.
+  template <int kLanes>
+  __device__ static float add_lanes(float sum) {
+#pragma unroll
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+      sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
+    }
+    return sum;
+  }
+
+  // Pairs of outputs of the round that begins with strip `first`, of columns that may have no token.
   __device__ int num_outputs(int first) const {
-    return min(args_.round_strips, end_strip_ - first) * 8 * args_.num_tokens;
+    return min(args_.round_strips, end_strip_ - first) << (3 + args_.log2_columns);
   }
   __device__ Int4Output output(int first, int i) const {
-    return {first + i / (8 * args_.num_tokens), i % 8, i / 8 % args_.num_tokens};
+    return {first + (i >> (3 + args_.log2_columns)), i % 8, token_of(i / 8)};
   }
   __device__ float* inputs(int i) const {
     return reinterpret_cast<float*>(shared_ + layout_.inputs) + 4 * i;
   }
 
+  // Of the lanes that share a pair of outputs the first fetches its inputs and stores it: copies are waited for by
+  // those who started them.
+  __device__ int first_output() const {
+    const int lanes = 1 << args_.log2_lanes;
+    return threadIdx.x % lanes == 0 ? threadIdx.x / lanes : INT_MAX;
+  }
+
   // Called early, as what it loads is waited for: what fetch_inputs() needs for a thread's first output.
   __device__ int look_ahead(int first) const {
     if constexpr (Epilogue::kFetches) {
-      const int i = threadIdx.x;
-      return i < num_outputs(first) ? epilogue_.look_ahead(output(first, i)) : 0;
+      const int i = first_output();
+      if (i >= num_outputs(first)) return 0;
+      const Int4Output out = output(first, i);
+      return out.token < args_.num_tokens ? epilogue_.look_ahead(out) : 0;
     } else {
       return 0;
     }
   }
   __device__ void fetch_inputs(int first, int ahead) const {
     if constexpr (Epilogue::kFetches) {
-      for (int i = threadIdx.x; i < num_outputs(first); i += blockDim.x) {
+      const int step = kInt4GemmThreads >> args_.log2_lanes;
+      for (int i = first_output(); i < num_outputs(first); i += step) {
         const Int4Output out = output(first, i);
-        if (i >= static_cast<int>(blockDim.x)) ahead = epilogue_.look_ahead(out);
+        if (out.token >= args_.num_tokens) continue;
+        if (i >= step) ahead = epilogue_.look_ahead(out);
         epilogue_.fetch(out, ahead, ptx::shared_address(inputs(i)));
       }
     }
   }
 
   // 1 / rms of a token, for operands that are normalised afterwards.
+  template <int kLanes>
   __device__ float row_scale(int token) const {
     if constexpr (Operand::kNormalised) {
-      const float squares = tree_sum<layout::kNumKSegments>(squares_of(0, token), kFewTokens);
-      return inverse_rms(squares, args_.num_groups * Config::kGroup, operand_.eps);
+      constexpr int kShare = layout::kNumKSegments / kLanes;
+      // Not by squares_of(), which costs four registers here.
+      const auto* squares = reinterpret_cast<const float*>(shared_ + layout_.squares) + token +
+                            threadIdx.x % kLanes * kShare * kFewTokens;
+      const float sum = add_lanes<kLanes>(tree_sum<kShare>(squares, kFewTokens));
+      return inverse_rms(sum, args_.num_groups * Config::kGroup, operand_.eps);
     } else {
       return 1.0F;
     }

@@ -40,16 +40,21 @@ struct Int4GemmConfig {
   static constexpr int kPieceBytes = kPieceGroups * kRecordBytes;
 };
 
+// Of a warp's ring: its pieces and behind them its barriers.
+[[nodiscard]] constexpr int int4_ring_bytes(int piece_bytes) {
+  static_assert(kFewTokenStages % 2 == 0, "rings begin at multiples of 16 bytes");
+  return kFewTokenStages * (piece_bytes + 8);
+}
+
 // Byte offsets in a block's shared memory.
 struct Int4GemmLayout {
-  int barriers = 0;      // [warp][stage], 8 bytes each
-  int inputs = 0;        // float [output pair][4], of the epilogue
+  int inputs = 0;        // float [output pair][4], of the epilogue, of all columns
   int squares = 0;       // float [segment][kFewTokens]
   int biases = 0;        // float [group][8]
-  int ring = 0;          // [warp][stage][piece]
+  int ring = 0;          // [warp] pieces [stage], barriers [stage]; see int4_ring_bytes()
   int tokens = 0;        // F16 [token][column], token_stride apart
   int token_stride = 0;  // bytes; 16 past a multiple of 128, so that neighbours use other banks
-  int partial = 0;       // float [strip of a round][segment][16][token]
+  int partial = 0;       // float [strip of a round][segment][16][token], see partial_offset()
   int bytes = 0;
 };
 
@@ -58,13 +63,24 @@ struct Int4GemmArgs {
   int num_strips = 0;
   int num_groups = 0;  // of a row
   int num_tokens = 0;
+  int log2_columns = 0;  // log2 of num_tokens rounded up to a power of two: no divisions
+  int log2_lanes = 0;    // of the lanes that share a pair of outputs: 0 or 2
   int round_strips = 1;  // strips that a warp multiplies before sums meet
   Int4GemmLayout layout;
+
+  // Of a strip and segment, in floats. The upper half of a strip's segments lies half of the banks further, and
+  // so does a strip from its neighbours' of one or two tokens: lanes that add them up meet in no bank.
+  [[nodiscard]] constexpr int partial_offset(int strip, int segment) const {
+    return (strip * layout::kNumKSegments + segment) * 16 * num_tokens +
+           (strip + segment / (layout::kNumKSegments / 2)) * 16;
+  }
 };
 
-// The first of `count` things that share number `index` of `of` has; the next share's is its end.
+// The first of `count` things that share number `index` of `of` has; the next share's is its end;
+// count * of is below 2^32.
 [[nodiscard]] constexpr int int4_share(int count, int index, int of) {
-  return static_cast<int>(static_cast<std::int64_t>(count) * index / of);
+  return static_cast<int>(static_cast<unsigned>(count) * static_cast<unsigned>(index) /
+                          static_cast<unsigned>(of));
 }
 
 struct Int4GemmPlan {

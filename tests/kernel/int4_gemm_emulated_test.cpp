@@ -179,7 +179,7 @@ TEST(Int4GemmEmulated, AddsSegmentsUpInSeveralRounds) {
   const Problem problem({1040, 128, 128}, Numbers::Any);
   Variants variants;
   int several = 0;
-  for (const int tokens : {3, 4, 8}) {
+  for (const int tokens : {1, 2, 3, 4, 8}) {
     for (const int piece : {2, 4}) {
       const auto plan = cuda::make_int4_plan(piece, problem.tile, tokens, true, machine_of(1));
       ASSERT_TRUE(plan.has_value());
@@ -188,6 +188,25 @@ TEST(Int4GemmEmulated, AddsSegmentsUpInSeveralRounds) {
     }
   }
   EXPECT_GT(several, 2);
+}
+
+// More outputs of one token than a block has threads for, by one lane each and by four.
+TEST(Int4GemmEmulated, LanesThatShareOutputsGiveTheSameBits) {
+  const Problem problem({1040, 128, 128}, Numbers::Any);
+  Variants variants;
+  auto plan = cuda::make_int4_plan(2, problem.tile, 1, true, machine_of(1));
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->args.log2_lanes, 0);
+  for (const int round_strips : {3, 33, plan->args.round_strips}) {
+    for (const int log2_lanes : {0, 2}) {
+      plan->args.round_strips = round_strips;
+      plan->args.log2_lanes = log2_lanes;
+      variants.expect_unchanged(problem, *plan);
+    }
+  }
+  const auto few = cuda::make_int4_plan(2, problem.tile, 1, true, machine_of(32));
+  ASSERT_TRUE(few.has_value());
+  EXPECT_EQ(few->args.log2_lanes, 2);
 }
 
 // What an H200 is given for projections of Llama-3.1-8B, one block of it, with as many strips.

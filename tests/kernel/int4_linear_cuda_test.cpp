@@ -144,10 +144,17 @@ TEST(Int4GemmPlan, FitsABlockWithoutOverlap) {
       const cuda::Int4GemmLayout& l = plan->args.layout;
       EXPECT_LE(tokens, cuda::kFewTokens);
       EXPECT_LE(l.bytes, cuda::kMaxSharedBytes);
-      EXPECT_TRUE(l.barriers < l.inputs && l.inputs < l.squares && l.squares < l.biases &&
-                  l.biases < l.ring && l.ring < l.tokens && l.tokens < l.partial &&
-                  l.partial < l.bytes);
+      const cuda::Int4GemmArgs& a = plan->args;
+      const int ring = cuda::int4_ring_bytes(plan->piece_groups * tile.record_bytes());
+      EXPECT_LE(l.inputs + (8 << a.log2_columns) * a.round_strips * 16, l.squares);
+      EXPECT_LE(l.squares + layout::kNumKSegments * cuda::kFewTokens * 4, l.biases);
+      EXPECT_LE(l.biases + tile.num_groups() * cuda::kFewTokens * 4, l.ring);
+      EXPECT_LE(l.ring + cuda::kInt4GemmThreads / 32 * ring, l.tokens);
+      EXPECT_LE(l.tokens + tokens * l.token_stride, l.partial);
+      const int last = a.partial_offset(a.round_strips - 1, layout::kNumKSegments - 1);
+      EXPECT_LE(l.partial + 4 * (last + 16 * tokens), l.bytes);
       EXPECT_EQ(l.ring % 16, 0);
+      EXPECT_EQ(ring % 16, 0);
       EXPECT_EQ(l.token_stride % 128, 16);
     }
   }

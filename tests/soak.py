@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Hours of requests of every kind through `fut run -i`: nothing may grow, drift or change.
 
-  tests/soak.py [--seconds 7200] [--fut build/cpu/bin/fut] [--batch 16] [--seed 1] [-- FLAGS OF fut run]
+  tests/soak.py [--seconds 7200] [--fut build/cpu/bin/fut] [--batch 16] [--rows 100] [--seed 1] [-- FLAGS OF fut run]
 
-On a GPU: tests/soak.py --seconds 480 --fut build/cuda/bin/fut --batch 32 --latency wall -- --device cuda
+On a GPU: tests/soak.py --seconds 480 --fut build/cuda/bin/fut --batch 32 --rows 2000 --latency wall -- --device cuda
 
 Rows have random prompts (of a few tokens up to more than the context holds), chat and raw, every sampling
 setting, stop texts that cancel a reply in its middle, and mistakes. Every sixteenth row is the canary: one prompt
@@ -294,6 +294,7 @@ def main():
     parser.add_argument('--fut', default=os.path.join(ROOT, 'build', 'cpu', 'bin', 'fut'))
     parser.add_argument('--model', default=os.path.join(ROOT, 'configs', 'demo-6m'))
     parser.add_argument('--batch', type=int, default=16)
+    parser.add_argument('--rows', type=int, default=100, help='that are there for each second, more than are done; 550 bytes each, in a temporary folder')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--latency', choices=['cpu', 'wall'], default='cpu',
                         help='processor time a token, which neighbours leave alone, or the time that passes')
@@ -307,8 +308,11 @@ def main():
     command = [options.fut, 'run', '-m', options.model, '-b', str(options.batch), '-q'] + flags
     with tempfile.TemporaryDirectory() as folder:
         prompts = os.path.join(folder, 'long')
-        judge.rows.write(prompts, 0, max(1000, int(40 * options.seconds)))
+        judge.rows.write(prompts, 0, max(1000, int(options.rows * options.seconds)))
         long_run = LongRun(command + ['-i', prompts], judge, 0.8 * options.seconds, options.latency)
+        lasted = time.monotonic() - long_run.start
+        if is_long and lasted < 0.75 * options.seconds and long_run.code in (0, 2, 3, 4):
+            judge.problem(f'rows were used up after {lasted:.0f} s: give it more of them (--rows)')
         rounds, stops = interrupted_rounds(command, judge, folder, start + options.seconds,
                                            3 * CANARY_EVERY if is_long else CANARY_EVERY + 1,
                                            random.Random(options.seed))

@@ -144,7 +144,7 @@ TEST_F(Quantize, AFalseValueOfAVariableOrAFileIsTheOppositeOfItsSwitch) {
                            std::vector<std::string> more = {}) {
     std::vector<std::string> words = {"quantize", "-m",     source.string(),
                                       "--method", "gptq",   "--calib-tokens",
-                                      "512",      "--json", "--overwrite"};
+                                      "64",      "--json", "--overwrite"};
     words.insert(words.end(), more.begin(), more.end());
     return json_of(fut(words, with_variables(std::move(variables)))).at("options");
   };

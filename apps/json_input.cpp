@@ -3,13 +3,9 @@
 #include "apps/json_input.h"
 
 #include "kernels/error.h"
+#include "loader/json_file.h"
 
 namespace fut::app {
-namespace {
-
-constexpr int kMaxDepth = 32;
-
-}  // namespace
 
 Json parse_json_input(std::string_view text, std::string_view what) {
   // The parser takes a NUL for the end of the text and would not look at what follows it.
@@ -19,8 +15,8 @@ Json parse_json_input(std::string_view text, std::string_view what) {
   const auto guard = [&](int depth, Json::parse_event_t event, Json&) {
     const bool opens =
         event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (opens && depth >= kMaxDepth) {
-      throw data_error("{} is nested more than {} levels deep", what, kMaxDepth);
+    if (opens && depth >= kMaxJsonLevels) {
+      throw data_error("{} is nested more than {} levels deep", what, kMaxJsonLevels);
     }
     return true;
   };

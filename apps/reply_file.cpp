@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "apps/json_input.h"
 #include "apps/logging.h"
 #include "apps/reporter.h"
 #include "apps/signals.h"
@@ -29,7 +30,12 @@ struct ReplyLine {
 };
 
 ReplyLine parse_line(std::string_view line) {
-  const Json object = Json::parse(line, nullptr, false);
+  Json object;
+  try {
+    object = parse_json_input(line, "a reply");
+  } catch (const Error&) {
+    return {};
+  }
   if (!object.is_object()) return {};
   const auto index = object.find("index");
   const auto key = object.find("key");

@@ -18,7 +18,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMaxFileBytes = 16U << 20;  // a tree takes up to 40 times as much
-constexpr int kMaxDepth = 32;
 // Real lists have three ids; each is compared with all, here and at every step of a reply.
 constexpr std::size_t kMaxTokenIds = 1024;
 
@@ -47,8 +46,9 @@ class Guard {
         keys_.emplace_back();
         [[fallthrough]];
       case json::parse_event_t::array_start:
-        if (depth >= kMaxDepth) {
-          throw data_error("{}: is nested more than {} levels deep", path_.string(), kMaxDepth);
+        if (depth >= kMaxJsonLevels) {
+          throw data_error("{}: is nested more than {} levels deep", path_.string(),
+                           kMaxJsonLevels);
         }
         break;
       case json::parse_event_t::object_end:

@@ -142,9 +142,8 @@ TEST_F(Quantize, TheCardOfGptqIsInTheOrderOfItsLosses) {
 TEST_F(Quantize, AFalseValueOfAVariableOrAFileIsTheOppositeOfItsSwitch) {
   const auto options = [&](std::map<std::string, std::optional<std::string>> variables,
                            std::vector<std::string> more = {}) {
-    std::vector<std::string> words = {"quantize", "-m",     source.string(),
-                                      "--method", "gptq",   "--calib-tokens",
-                                      "64",      "--json", "--overwrite"};
+    std::vector<std::string> words = {"quantize",       "-m", source.string(), "--method",   "gptq",
+                                      "--calib-tokens", "64", "--json",        "--overwrite"};
     words.insert(words.end(), more.begin(), more.end());
     return json_of(fut(words, with_variables(std::move(variables)))).at("options");
   };

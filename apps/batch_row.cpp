@@ -2,6 +2,7 @@
 #include "apps/batch_row.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "apps/flag_groups.h"
 #include "apps/json_input.h"
@@ -28,6 +29,12 @@ std::string key_of(const std::string& name) {
 bool has_key(const Flag& flag, std::string_view key) {
   return std::any_of(flag.names.begin(), flag.names.end(),
                      [&](const std::string& name) { return key_of(name) == key; });
+}
+
+// Whether a number may not be what was written: no whole number of 64 bits, and beyond those that a float64 holds.
+bool changes(const Json& value) {
+  constexpr double kExact = 0x1p53;
+  return value.is_number_float() && std::abs(value.get<double>()) >= kExact;
 }
 
 class RowParser {
@@ -60,7 +67,8 @@ class RowParser {
 
  private:
   void take(const std::string& key, const Json& value) {
-    if (key == kId || value.is_null()) return;
+    if (value.is_null()) return;
+    if (key == kId) return check_id(value);
     if (key == kPrompt) {
       row_.prompt = text_of(key, value);
     } else if (key == kSystem) {
@@ -118,6 +126,14 @@ class RowParser {
     }
   }
 
+  // It comes back in the reply's line, and has to be what it was.
+  void check_id(const Json& value) const {
+    if (changes(value)) {
+      throw data_error("{}: \"id\" is a number that would come back changed; give it as a text",
+                       place_);
+    }
+  }
+
   static Argument argument(const Json& value, const std::string& source) {
     return {value.is_string() ? value.get<std::string>() : value.dump(), source, true};
   }
@@ -165,7 +181,7 @@ BatchRow parse_batch_row(std::string_view line, const std::string& place,
 Json batch_row_id(std::string_view line) {
   try {
     const Json object = parse_json_input(line, "");
-    if (object.is_object() && object.contains(kId)) return object[kId];
+    if (object.is_object() && object.contains(kId) && !changes(object[kId])) return object[kId];
   } catch (const Error&) {  // the row's own error says so
   }
   return nullptr;

@@ -63,8 +63,15 @@ class BatchRun {
     if (options.prompt.system.given()) {
       system_ = read_system_prompt(options.prompt, model.folder.tokenizer, limits_);
     }
-    const std::string settings = settings_text(options, model, system_);
-    for (const InputRow& row : rows_) keys_.push_back(row_key(settings, row.text));
+    make_keys();
+  }
+
+  // Once more when the weights are there: without room for a quantised copy they are of another precision.
+  // Whether the keys are others now.
+  [[nodiscard]] bool renew_keys() {
+    const std::vector<std::string> before = std::move(keys_);
+    make_keys();
+    return keys_ != before;
   }
 
   [[nodiscard]] const std::vector<std::string>& keys() const { return keys_; }
@@ -106,6 +113,12 @@ class BatchRun {
   [[nodiscard]] std::int64_t num_tokens() const { return tokens_; }
 
  private:
+  void make_keys() {
+    const std::string settings = settings_text(options_, model_, system_);
+    keys_.clear();
+    for (const InputRow& row : rows_) keys_.push_back(row_key(settings, row.text));
+  }
+
   struct Started {
     std::size_t row = 0;
     std::size_t prompt_tokens = 0;
@@ -274,6 +287,13 @@ int run_batch(const GenerateOptions& options, Reporter& reporter) {
     const std::size_t at_a_time = std::min(static_cast<std::size_t>(batch.replies_at_a_time), left);
     try {
       Engine engine = load_engine(model, options.model, static_cast<int>(at_a_time));
+      if (run.renew_keys() && kept > 0) {
+        throw runtime_failure(
+            "{}: this run would compute in {}, which its {} are not of; make room for the "
+            "quantised "
+            "copy, or begin anew with --overwrite",
+            options.output.file, precision_name(model.precision), counted(kept, "line"));
+      }
       const auto start = std::chrono::steady_clock::now();
       run.run(engine, at_a_time, [&](const Json& line) {
         if (file) return file->write(json_line(line));
@@ -286,6 +306,10 @@ int run_batch(const GenerateOptions& options, Reporter& reporter) {
       // Told below, with how far it came.
     }
     if (code == 0) code = run.first_error_code();
+  } else if (kept > 0) {
+    log_warning("{}: nothing is left to do, all of {} are there{}", options.output.file,
+                counted(kept, "row"),
+                code == 0 ? "" : fmt::format("; exit code {} is that of the first error", code));
   }
   if (file) file->finish();
   reporter.finish(false);

@@ -91,7 +91,8 @@ void look_at_entry(const fs::path& entry, bool check, DoctorFindings& findings, 
                                  ": being written, or left by a process that was killed (the next "
                                  "one removes it then)");
   }
-  if (!PackedModel::is_packed(entry)) return;
+  const bool has_note = fs::is_regular_file(entry / kSourceNoteName, ignored);
+  if (!PackedModel::is_packed(entry) && !has_note) return;
   Json json = {{"name", name}};
   try {
     findings.line("", fmt::format("{}: {}", name, look_at_copy(entry, check, json)));

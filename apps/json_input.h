@@ -10,7 +10,7 @@
 namespace fut::app {
 
 // Throws Data, beginning with `what` ("prompts.jsonl:7: the line"): not JSON (the byte), nested deeper than
-// any row or conversation is, a number beyond float64.
+// any row or conversation is, an object with the same key twice, a number beyond float64.
 [[nodiscard]] Json parse_json_input(std::string_view text, std::string_view what);
 
 }  // namespace fut::app

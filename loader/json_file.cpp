@@ -6,11 +6,11 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <set>
 
 #include "kernels/error.h"
 #include "loader/describe.h"
 #include "loader/file_reader.h"
+#include "loader/json_guard.h"
 
 namespace fut {
 namespace {
@@ -34,43 +34,6 @@ std::string read_text(const std::filesystem::path& path) {
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
 }
-
-// Watches the parser: refuses what is nested too deeply and keys that come twice in one object.
-class Guard {
- public:
-  explicit Guard(const std::filesystem::path& path) : path_(path) {}
-
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-        keys_.emplace_back();
-        [[fallthrough]];
-      case json::parse_event_t::array_start:
-        if (depth >= kMaxJsonLevels) {
-          throw data_error("{}: is nested more than {} levels deep", path_.string(),
-                           kMaxJsonLevels);
-        }
-        break;
-      case json::parse_event_t::object_end:
-        keys_.pop_back();
-        break;
-      case json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get_ref<const std::string&>()).second) {
-          throw data_error("{}: has the key {} twice", path_.string(),
-                           quote(parsed.get_ref<const std::string&>()));
-        }
-        break;
-      case json::parse_event_t::array_end:
-      case json::parse_event_t::value:
-        break;
-    }
-    return true;
-  }
-
- private:
-  const std::filesystem::path& path_;
-  std::vector<std::set<std::string>> keys_;  // of each object that is open
-};
 
 [[noreturn]] void throw_not_json(const std::filesystem::path& path, const std::string& text,
                                  std::size_t byte) {
@@ -99,7 +62,7 @@ json parse_json_object(const std::filesystem::path& name, const std::string& tex
   if (const std::size_t nul = text.find('\0'); nul != text.npos) {
     throw_not_json(name, text, nul + 1);
   }
-  Guard guard(name);
+  JsonGuard guard(name.string() + ":");
   json document;
   try {
     document = json::parse(text, std::ref(guard));

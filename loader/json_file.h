@@ -13,9 +13,6 @@
 
 namespace fut {
 
-// How deeply JSON from anybody may be nested.
-inline constexpr int kMaxJsonLevels = 32;
-
 // Reads a file whose top is a JSON object. Throws Data: cannot be opened, larger than 16 MiB, not
 // JSON (byte and line), nested deeper than kMaxJsonLevels, an object with the same key twice, a number beyond
 // float64.

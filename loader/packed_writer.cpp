@@ -66,6 +66,13 @@ std::string foreign_entry(const std::filesystem::path& folder) {
   return {};
 }
 
+// An automatic copy whose weights are gone or cut: it has the note of its source still, and nothing of others.
+bool is_damaged_copy(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(folder / kSourceNoteName, error) &&
+         foreign_entry(folder).empty();
+}
+
 // Throws Data where `folder` is in use for something that must not be replaced.
 void check_target(const std::filesystem::path& folder, bool overwrite) {
   std::error_code error;
@@ -82,6 +89,7 @@ void check_target(const std::filesystem::path& folder, bool overwrite) {
   }
   if (is_empty) return;
   if (!PackedModel::is_packed(folder)) {
+    if (overwrite && is_damaged_copy(folder)) return;
     throw data_error(
         "{}: exists and holds something that fut quantize did not write; choose another folder",
         folder.string());

@@ -1,6 +1,7 @@
 // See the header.
 #include "apps/bench/latency_report.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "apps/bench/histogram.h"
@@ -64,7 +65,7 @@ std::string cause_of(const LatencyRow& row, const LatencySample& sample, std::si
   return "nothing in the engine";
 }
 
-// The steps that stand out, in each request apart.
+// The steps that stand out, in each request apart; the slowest first.
 struct Outlier {
   std::size_t request = 0, step = 0;
   double ms = 0;
@@ -78,6 +79,7 @@ std::vector<Outlier> outliers_of(const LatencyRow& row) {
       found.push_back({r, i, steps[i], cause_of(row, row.samples[r], i)});
     }
   }
+  std::ranges::stable_sort(found, std::greater(), &Outlier::ms);
   return found;
 }
 

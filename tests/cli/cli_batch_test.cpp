@@ -145,6 +145,8 @@ TEST_F(BatchRun, ABadRowStopsNoOther) {
   } bad[] = {{"no json", 3, "prompts.jsonl:2: the line is not JSON"},
              {"[1]", 3, "object"},
              {R"({"prompt": "x", "id": )" + nested + "}", 3, "levels deep"},
+             {R"({"prompt": "x", "prompt": "y"})", 3, "twice"},
+             {R"({"prompt": "x", "id": 12345678901234567890123})", 3, "come back changed"},
              {R"({"prompt": "x", "top_k": )" + nested + "}", 3, "levels deep"},
              {std::string("{\"prompt\": \"x\"}\0 rest", 21), 3, "at byte 16"},
              {R"({"prompt": "x", "top_p": 1e999})", 3, "float64"},
@@ -308,6 +310,9 @@ TEST_F(BatchRun, KilledAndResumedItIsCompleteAndWithoutDoubles) {
   const ProcessResult rest = batch(input, {"-b", "8", "--output-file", replies(), "--resume"});
   EXPECT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_EQ(lasting(written()), whole);
+  const ProcessResult again = batch(input, {"-b", "8", "--output-file", replies(), "--resume"});
+  EXPECT_EQ(again.exit_code, 0);
+  expect_mentions(again.err, {"nothing is left to do", "24 rows"});
   // Once more there is nothing to do, and no model to load.
   const std::string complete = read_file(replies());
   EXPECT_EQ(batch(input, {"--output-file", replies(), "--resume"}).exit_code, 0);

@@ -111,7 +111,11 @@ TEST_F(Copies, ADamagedOneIsMadeAnew) {
     expect_made(run());
     EXPECT_TRUE(read_file(file) == sound);
   }
-  fs::resize_file(file, 1000);
+  for (const std::uintmax_t bytes : {1000, 8, 0}) {
+    fs::resize_file(file, bytes);
+    expect_made(run());
+  }
+  fs::remove(file);
   expect_made(run());
   expect_found(run());
 }
@@ -164,6 +168,33 @@ TEST_F(Copies, WithoutRoomOnAnyDiskTheRunGoesOnInBf16) {
             {source.string(), (folder / "text").string()}, in_default_precision(folder.path()));
   EXPECT_EQ(measured.exit_code, 1);
   EXPECT_EQ(measured.out, "");
+}
+
+TEST_F(Copies, WithoutRoomABatchIsNotResumedInAnotherPrecision) {
+  const std::string rows = (folder / "rows").string(), replies = (folder / "replies").string();
+  write_file(rows, "{\"prompt\": \"x\", \"raw\": true}\n{\"prompt\": \"y\", \"raw\": true}\n");
+  const std::vector<std::string> words = {source.string(), rows, replies};
+  const std::string command =
+      "exec \"$0\" run -m \"$1\" -i \"$2\" -n 4 --output-file \"$3\" --resume";
+  const auto keep_one_line = [&] {
+    const std::string all = read_file(replies);
+    write_file(replies, all.substr(0, all.find('\n') + 1));
+  };
+  const ProcessResult in_bf16 =
+      shell("ulimit -f 64; " + command, words, in_default_precision(folder.path()));
+  EXPECT_EQ(in_bf16.exit_code, 0) << in_bf16.err;
+  expect_mentions(in_bf16.err, {"bf16"});
+  keep_one_line();
+  expect_failure(shell(command, words, in_default_precision(folder.path())), 3,
+                 {"line 1", "other settings"});
+  fs::remove(replies);
+  EXPECT_EQ(shell(command, words, in_default_precision(folder.path())).exit_code, 0);
+  keep_one_line();
+  fs::remove_all(folder / "cache");
+  const std::string before = read_file(replies);
+  expect_failure(shell("ulimit -f 64; " + command, words, in_default_precision(folder.path())), 1,
+                 {"bf16", "1 line", "--overwrite"});
+  EXPECT_EQ(read_file(replies), before);
 }
 
 TEST_F(Copies, WithoutRoomAPrecisionThatWasAskedForIsAnError) {

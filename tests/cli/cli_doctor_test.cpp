@@ -127,6 +127,13 @@ TEST_F(Doctor, ChecksTheCopiesThatAreKept) {
   EXPECT_EQ(damaged.exit_code, 3);
   expect_mentions(damaged.out, {"damaged", copy.string(), "next: rm -r "});
   EXPECT_EQ(doctor({"--quick"}).exit_code, 0);
+  for (const std::uintmax_t size : {8, 0}) {
+    std::filesystem::resize_file(copy / "model.safetensors", size);
+    const ProcessResult cut = doctor();
+    EXPECT_EQ(cut.exit_code, 3);
+    expect_mentions(cut.out, {"damaged", copy.string(), "next: rm -r "});
+  }
+  write_file(copy / "model.safetensors", bytes);
   std::filesystem::remove_all(folder_ / "toy");
   expect_mentions(doctor({"--quick"}).out, {"which is gone", "not checked"});
   std::filesystem::create_directories(copy.parent_path() / "x.partial-1-2");

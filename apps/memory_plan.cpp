@@ -31,6 +31,52 @@ MemoryNeeds needs_of(const PlannedModel& model, MemoryOwner owner) {
   return memory_needs(model.weights, model.config, engine_options(model), owner);
 }
 
+// ---- where prefill has its weights from ---------------------------------------------------------
+
+PlannedModel with_prefill(const PlannedModel& model, PrefillWeights prefill) {
+  PlannedModel changed = model;
+  changed.prefill = prefill;
+  changed.weights = weights_by_shape(changed);
+  return changed;
+}
+
+// What loading chooses from, the better first: the one that is wanted, or where nothing is said a copy
+// of prefill's own and then none.
+std::vector<PlannedModel> choices_of(const PlannedModel& model,
+                                     std::optional<PrefillWeights> wanted) {
+  if (!is_quantized(model.precision)) return {model};  // by the headers of its checkpoint
+  if (model.precision == Precision::Fp8) return {with_prefill(model, PrefillWeights::Fp8)};
+  if (wanted) return {with_prefill(model, *wanted)};
+  return {with_prefill(model, PrefillWeights::Fp8), with_prefill(model, PrefillWeights::Int4)};
+}
+
+// The first choice that fits, or else the last, which comes closest.
+PlannedModel settle(const PlannedModel& model, const MemoryBudget& budget,
+                    std::optional<PrefillWeights> wanted) {
+  const std::vector<PlannedModel> choices = choices_of(model, wanted);
+  const auto first = std::ranges::find_if(choices, [&](const PlannedModel& choice) {
+    return needs_of(choice, budget.owner).total <= budget.free_bytes;
+  });
+  return first == choices.end() ? choices.back() : *first;
+}
+
+LargestFit largest_of(const PlannedModel& model, const MemoryBudget& budget) {
+  return largest_fit(model.weights, model.config, engine_options(model), budget.owner,
+                     budget.free_bytes);
+}
+
+// With whichever choice goes furthest.
+LargestFit largest_of_choices(const PlannedModel& model, const MemoryBudget& budget,
+                              std::optional<PrefillWeights> wanted) {
+  LargestFit largest;
+  for (const PlannedModel& choice : choices_of(model, wanted)) {
+    const LargestFit fit = largest_of(choice, budget);
+    largest.context_tokens = std::max(largest.context_tokens, fit.context_tokens);
+    largest.sequences = std::max(largest.sequences, fit.sequences);
+  }
+  return largest;
+}
+
 // A size in the unit of the table that it stands in.
 class Unit {
  public:
@@ -97,9 +143,11 @@ std::vector<Row> rows_of(const MemoryPlan& plan) {
 
 constexpr int kLeastUsefulContext = 1024;
 
+// Each is judged as a plan with its flag beside those that were given would be.
 class Changes {
  public:
-  explicit Changes(const MemoryPlan& plan) : plan_(plan) {}
+  Changes(const MemoryPlan& plan, std::optional<PrefillWeights> wanted)
+      : plan_(plan), wanted_(wanted) {}
 
   // The cheapest for the user first: nothing to notice, less room, other replies, another machine.
   std::vector<MemoryChange> list() {
@@ -122,48 +170,52 @@ class Changes {
 
  private:
   void add(std::string what, std::string why, const PlannedModel& changed) {
-    const std::size_t total = needs_of(changed, plan_.budget.owner).total;
+    const std::size_t total = total_of(changed);
     if (total >= plan_.needs.total) return;
     changes_.push_back({std::move(what), std::move(why), plan_.needs.total - total,
                         total <= plan_.budget.free_bytes});
   }
 
-  // The same, with less context beside where it is not enough alone.
+  [[nodiscard]] std::size_t total_of(const PlannedModel& changed) const {
+    return needs_of(settle(changed, plan_.budget, wanted_), plan_.budget.owner).total;
+  }
+
+  // The same, with less context or fewer prompts beside where it is not enough alone.
   void add_with_room(const std::string& what, const std::string& why, PlannedModel changed) {
-    const MemoryBudget& budget = plan_.budget;
-    const MemoryNeeds needs = needs_of(changed, budget.owner);
-    if (needs.total > budget.free_bytes && needs.total < plan_.needs.total) {
-      const LargestFit fit = largest_fit(changed.weights, changed.config, engine_options(changed),
-                                         budget.owner, budget.free_bytes);
-      if (fit.context_tokens >= kLeastUsefulContext) {
-        changed.context_tokens = fit.context_tokens;
-        return add(fmt::format("{} -c {}", what, fit.context_tokens), why + ", less context",
-                   changed);
-      }
+    const std::size_t total = total_of(changed);
+    const bool is_some_help = total < plan_.needs.total && total > plan_.budget.free_bytes;
+    const LargestFit fit =
+        is_some_help ? largest_of_choices(changed, plan_.budget, wanted_) : LargestFit{};
+    if (fit.context_tokens >= kLeastUsefulContext) {
+      changed.context_tokens = fit.context_tokens;
+      add(fmt::format("{} -c {}", what, fit.context_tokens), why + ", less context", changed);
+    } else if (fit.sequences > 0) {
+      changed.sequences = fit.sequences;
+      add(fmt::format("{} -b {}", what, fit.sequences), why + ", fewer prompts at a time", changed);
+    } else {
+      add(what, why, changed);
     }
-    add(what, why, changed);
   }
 
   void change_head() {
     if (plan_.model.head == HeadChoice::Int8 || !is_quantized(plan_.model.precision)) return;
     PlannedModel changed = plan_.model;
     changed.head = HeadChoice::Int8;
-    changed.weights = weights_by_shape(changed);
-    add("--head int8", "the head in INT8", changed);
+    add_with_room("--head int8", "the head in INT8", std::move(changed));
   }
 
+  // Where the user wants a copy for prefill; where nothing is said the plan has tried this already.
   void change_prefill() {
-    PlannedModel changed = plan_.model;
-    if (changed.precision != Precision::Int4 || changed.prefill == PrefillWeights::Int4) return;
-    changed.prefill = PrefillWeights::Int4;
-    changed.weights = weights_by_shape(changed);
-    add_with_room("--prefill-weights int4", "prefill from the INT4 weights", std::move(changed));
+    if (plan_.model.precision != Precision::Int4 || wanted_ != PrefillWeights::Fp8) return;
+    wanted_ = PrefillWeights::Int4;
+    add_with_room("--prefill-weights int4", "prefill from the INT4 weights", plan_.model);
+    wanted_ = PrefillWeights::Fp8;
   }
 
   void change_cache() {
     PlannedModel changed = plan_.model;
     if (changed.precision == Precision::F32 || changed.kv_cache.dtype == KvCacheDtype::Int4) return;
-    KvCacheChoice int4;
+    KvCacheChoice int4 = changed.cache_choice;
     int4.has_dtype = true;
     int4.dtype = KvCacheDtype::Int4;
     try {
@@ -193,11 +245,18 @@ class Changes {
       changed.sequences = plan_.largest.sequences;
       add(fmt::format("-b {}", changed.sequences), "fewer prompts at a time", changed);
     }
-    if (plan_.largest.context_tokens > 0 || plan_.largest.sequences > 0) return;
-    // Neither is enough: both.
+    if (plan_.largest.context_tokens == 0) shrink_both();
+  }
+
+  // As much context as there is for one prompt at a time.
+  void shrink_both() {
+    PlannedModel changed = plan_.model;
     const bool has_batch = changed.sequences > 1;
-    changed.context_tokens = std::min(changed.context_tokens, kLeastUsefulContext);
     changed.sequences = 1;
+    const int fit = largest_of_choices(changed, plan_.budget, wanted_).context_tokens;
+    // A batch of one is enough by itself: -b says so.
+    if (fit >= changed.context_tokens) return;
+    changed.context_tokens = fit > 0 ? fit : std::min(changed.context_tokens, kLeastUsefulContext);
     add(fmt::format("-c {}{}", changed.context_tokens, has_batch ? " -b 1" : ""), "less room",
         changed);
   }
@@ -208,27 +267,35 @@ class Changes {
       if (precision == changed.precision || (changed.is_packed && !is_quantized(precision)))
         continue;
       changed.precision = precision;
-      changed.prefill = PrefillWeights::Fp8;
       try {
         if (is_quantized(precision)) check_packable(changed.config, changed.group_size);
-        changed.kv_cache = resolve_kv_cache(changed.config, precision, {});
+        changed.kv_cache = resolve_kv_cache(changed.config, precision, changed.cache_choice);
       } catch (const Error&) {
         continue;
       }
+      changed.prefill = PrefillWeights::Fp8;
       changed.weights = weights_by_shape(changed);
-      const char* why = precision == Precision::Int4  ? "weights in FP8 and INT4"
-                        : precision == Precision::Fp8 ? "one copy of the weights, in FP8"
-                                                      : "weights in BF16";
-      add_with_room(fmt::format("--precision {}", precision_name(precision)), why,
-                    std::move(changed));
+      add_with_room(fmt::format("--precision {}", precision_name(precision)),
+                    weights_text(settle(changed, plan_.budget, wanted_)), changed);
     }
   }
 
+  static const char* weights_text(const PlannedModel& model) {
+    if (model.precision == Precision::Bf16) return "weights in BF16";
+    if (model.precision == Precision::Fp8) return "one copy of the weights, in FP8";
+    return model.prefill == PrefillWeights::Int4 ? "one copy of the weights, in INT4"
+                                                 : "weights in FP8 and INT4";
+  }
+
+  // The smallest that is enough. Who plans for a CPU has no use for one.
   void other_device() {
-    if (plan_.model.precision == Precision::F32) return;  // the CPU's alone
-    const std::size_t needed = needs_of(plan_.model, MemoryOwner::UnseenGpu).total;
+    if (plan_.budget.owner == MemoryOwner::Cpu) return;
     for (const NamedGpu& gpu : named_gpus()) {
-      if (gpu.memory_bytes < needed) continue;
+      MemoryBudget budget;
+      budget.owner = MemoryOwner::UnseenGpu;
+      budget.free_bytes = budget.total_bytes = gpu.memory_bytes;
+      const PlannedModel settled = settle(plan_.model, budget, wanted_);
+      if (needs_of(settled, budget.owner).total > budget.free_bytes) continue;
       changes_.push_back(
           {fmt::format("another GPU, as --gpu {} has it", gpu.name),
            fmt::format("{:.0f} GiB", static_cast<double>(gpu.memory_bytes) / (1 << 30)), 0, true});
@@ -237,6 +304,7 @@ class Changes {
   }
 
   const MemoryPlan& plan_;
+  std::optional<PrefillWeights> wanted_;
   std::vector<MemoryChange> changes_;
 };
 
@@ -286,30 +354,15 @@ MemoryBudget budget_of(const Backend& backend) {
   return budget;
 }
 
-MemoryPlan make_plan(PlannedModel model, MemoryBudget budget) {
-  MemoryPlan plan;
-  plan.needs = needs_of(model, budget.owner);
-  plan.largest = largest_fit(model.weights, model.config, engine_options(model), budget.owner,
-                             budget.free_bytes);
-  plan.model = std::move(model);
-  plan.budget = std::move(budget);
-  if (!plan.fits()) plan.changes = Changes(plan).list();
-  return plan;
-}
-
-MemoryPlan make_plan(PlannedModel model, MemoryBudget budget,
+MemoryPlan make_plan(const PlannedModel& model, MemoryBudget budget,
                      std::optional<PrefillWeights> wanted) {
-  if (model.precision != Precision::Int4) return make_plan(std::move(model), std::move(budget));
-  const auto plan_with = [&](PrefillWeights prefill) {
-    PlannedModel changed = model;
-    changed.prefill = prefill;
-    changed.weights = weights_by_shape(changed);
-    return make_plan(std::move(changed), budget);
-  };
-  MemoryPlan plan = plan_with(wanted.value_or(PrefillWeights::Fp8));
-  if (plan.fits() || wanted) return plan;
-  MemoryPlan smaller = plan_with(PrefillWeights::Int4);
-  return smaller.fits() ? smaller : plan;
+  MemoryPlan plan;
+  plan.model = settle(model, budget, wanted);
+  plan.needs = needs_of(plan.model, budget.owner);
+  plan.largest = largest_of_choices(model, budget, wanted);
+  plan.budget = std::move(budget);
+  if (!plan.fits()) plan.changes = Changes(plan, wanted).list();
+  return plan;
 }
 
 std::string plan_table(const MemoryPlan& plan) {
@@ -327,6 +380,25 @@ std::string plan_table(const MemoryPlan& plan) {
   return text;
 }
 
+namespace {
+
+// Where the largest go beyond what fits with the weights of prefill that the table has.
+std::string beyond_text(const MemoryPlan& plan) {
+  if (!plan.fits()) return "";
+  const LargestFit here = largest_of(plan.model, plan.budget);
+  const bool more_context = plan.largest.context_tokens > here.context_tokens;
+  const bool more_batch = plan.largest.sequences > here.sequences;
+  if (!more_context && !more_batch) return "";
+  const std::string context = fmt::format("context {}", here.context_tokens);
+  const std::string batch = fmt::format("batch {}", here.sequences);
+  return fmt::format("\nBeyond {} prefill has its weights from the INT4 copy.",
+                     !more_batch     ? context
+                     : !more_context ? batch
+                                     : context + " or " + batch);
+}
+
+}  // namespace
+
 std::string plan_verdict(const MemoryPlan& plan) {
   const Unit unit = unit_of(plan);
   const int most = plan.model.config.max_position_embeddings;
@@ -343,7 +415,7 @@ std::string plan_verdict(const MemoryPlan& plan) {
               ? fmt::format("; no batch fits with context {}.", plan.model.context_tokens)
               : fmt::format("; largest batch with context {}: {}.", plan.model.context_tokens,
                             plan.largest.sequences);
-  text += '\n';
+  text += beyond_text(plan) + '\n';
   if (plan.changes.empty()) return text;
   text += "What to change, the cheapest first:\n";
   for (const MemoryChange& change : plan.changes) {

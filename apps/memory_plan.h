@@ -20,6 +20,7 @@ struct PlannedModel {
   int group_size = 128;    // of int4 and fp8
   Precision precision = Precision::Int4;
   KvCacheOptions kv_cache;
+  KvCacheChoice cache_choice;  // of the user, which another precision would meet too
   HeadChoice head = HeadChoice::Int8;
   PrefillWeights prefill = PrefillWeights::Fp8;
   WeightBytes weights;
@@ -57,14 +58,13 @@ struct MemoryPlan {
   PlannedModel model;
   MemoryBudget budget;
   MemoryNeeds needs;
-  LargestFit largest;
+  LargestFit largest;  // with prefill's weights from INT4 codes where that goes further and may be
   std::vector<MemoryChange> changes;  // where it does not fit: three at most, the cheapest first
   [[nodiscard]] bool fits() const { return needs.total <= budget.free_bytes; }
 };
-[[nodiscard]] MemoryPlan make_plan(PlannedModel model, MemoryBudget budget);
-// The same with the weights of prefill as `wanted` has them; nullopt: from INT4 codes where that fits and a
-// copy of their own does not.
-[[nodiscard]] MemoryPlan make_plan(PlannedModel model, MemoryBudget budget,
+// With the weights of prefill as `wanted` has them; nullopt: from INT4 codes where a copy of their own
+// does not fit.
+[[nodiscard]] MemoryPlan make_plan(const PlannedModel& model, MemoryBudget budget,
                                    std::optional<PrefillWeights> wanted);
 
 // Lines of "what  size", with what is needed and what is there at the end.

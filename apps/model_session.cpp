@@ -137,8 +137,8 @@ MemoryPlan plan_engine(const OpenedModel& model, const ModelOptions& options, in
                                      model.kv_cache, options.arithmetic.head);
   planned.context_tokens = model.context_tokens;
   planned.sequences = sequences;
-  return make_plan(std::move(planned), budget_of(*model.backend),
-                   options.arithmetic.prefill_weights);
+  planned.cache_choice = options.arithmetic.kv_cache;
+  return make_plan(planned, budget_of(*model.backend), options.arithmetic.prefill_weights);
 }
 
 Engine load_planned(OpenedModel& model, const ModelOptions& options, int sequences) {

@@ -63,8 +63,9 @@ MemoryBudget find_budget(const PlanOptions& options, const ModelConfig& config) 
     budget.roof = gpu->roof;
   } else {
     constexpr double kGigabyte = 1e9;
-    budget.device =
-        fmt::format("a {} with {} GB free", cpu ? "machine" : "GPU", *options.memory_gb);
+    // Flags are read as floats, of which the shortest text is the one that was typed.
+    budget.device = fmt::format("a {} with {} GB free", cpu ? "machine" : "GPU",
+                                static_cast<float>(*options.memory_gb));
     budget.total_bytes = static_cast<std::size_t>(*options.memory_gb * kGigabyte);
   }
   budget.owner = cpu ? MemoryOwner::Cpu : MemoryOwner::UnseenGpu;
@@ -89,6 +90,7 @@ PlannedModel plan_subject(const PlanOptions& options, const Subject& subject) {
   }
   model.context_tokens =
       resolve_context_tokens(subject.config, options.model.context_tokens.value_or(0));
+  model.cache_choice = arithmetic.kv_cache;
   model.sequences = options.batch;
   return model;
 }

@@ -1,5 +1,9 @@
 // fut plan: what it says of models that are here and of shapes that are not, and that loading says the
 // same where it does not fit. Needs no GPU.
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+
 #include "tests/cli/quantized_case.h"
 
 namespace fut::test {
@@ -88,6 +92,102 @@ TEST(Plan, WhatDoesNotFitIsExitCode4AndSaysWhatToChange) {
   EXPECT_EQ(text.exit_code, 4);
   expect_mentions(text.out, {"FP8 copy", "INT4 copy", "KV cache", "workspace", "graphs",
                              "does not fit", "What to change", "--precision fp8", "h200"});
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+// Of a shape on so many gigabytes, which does not fit: what is advised, one a line, with what is not
+// enough in brackets. What is said to be enough is, and what is not is not.
+std::string advice_of(const std::string& line) {
+  std::string advice;
+  const nlohmann::json plan = plan_of(words_of(line), 4);
+  for (const auto& change : plan.at("changes")) {
+    const std::string what = change.at("what");
+    const bool is_enough = change.at("is_enough");
+    advice += is_enough ? what + '\n' : '(' + what + ")\n";
+    // The flags of an advice replace those that were given.
+    std::vector<std::string> words = words_of(line);
+    const std::vector<std::string> added = words_of(what);
+    const auto set = [&](const std::string& flag, const std::string& value) {
+      const auto at = std::find(words.begin(), words.end(), flag);
+      if (at == words.end()) {
+        words.insert(words.end(), {flag, value});
+      } else {
+        at[1] = value;
+      }
+    };
+    if (what[0] == '-') {
+      for (std::size_t at = 0; at + 1 < added.size(); at += 2) set(added[at], added[at + 1]);
+    } else if (added.at(0) == "another") {
+      const auto memory = std::find(words.begin(), words.end(), "--memory");
+      *memory = "--gpu";
+      memory[1] = added.at(4);
+    }
+    EXPECT_EQ(plan_of(words, is_enough ? 0 : 4).at("fits"), is_enough) << line << ": " << what;
+  }
+  return advice;
+}
+
+TEST(Plan, AdviceIsWhatAPlanWithItWouldSay) {
+  const struct {
+    const char* line;
+    const char* advice;
+  } cases[] = {
+      {"-m llama-3.1-70b --memory 24", "another GPU, as --gpu h100 has it\n(-c 1024)\n"},
+      {"-m llama-3.1-70b --memory 48 --precision bf16",
+       "--precision int4\nanother GPU, as --gpu h200 has it\n(--precision fp8)\n"},
+      {"-m llama-3.1-8b --memory 8 --precision fp8",
+       "--precision int4\nanother GPU, as --gpu h100 has it\n(-c 1024)\n"},
+      // A cache that was chosen stays.
+      {"-m llama-3.1-8b --memory 6.6 --precision fp8 --kv-cache-dtype bf16",
+       "--precision int4 -c 4672\nanother GPU, as --gpu h100 has it\n(-c 1024)\n"},
+      {"-m llama-3.1-8b --memory 8 --precision bf16 --device cpu",
+       "--precision int4\n(--precision fp8)\n(-c 1024)\n"},
+      {"-m llama-3.1-8b --memory 4 --device cpu", "(-c 1024)\n"},
+      {"-m llama-3.1-8b --memory 6.3", "-c 7808\nanother GPU, as --gpu h100 has it\n"},
+      {"-m llama-3.1-8b --memory 16 -b 4096 -c 16", "-b 1141\nanother GPU, as --gpu h100 has it\n"},
+      {"-m llama-3.1-8b --memory 16 -b 4096 -c 16 --prefill-weights fp8",
+       "--prefill-weights int4 -b 1141\n-b 350\nanother GPU, as --gpu h100 has it\n"},
+      {"-m llama-3.1-8b --memory 16 -b 64 -c 131072", "-c 3712\n-b 1\n"},
+      {"-m llama-3.1-8b --memory 6.5 -b 512 -c 131072", "-c 12864 -b 1\n"}};
+  for (const auto& c : cases) EXPECT_EQ(advice_of(c.line), c.advice) << c.line;
+}
+
+TEST(Plan, TheLargestThatFitMayHavePrefillFromInt4) {
+  const auto largest = [](const std::string& line, int exit_code) {
+    const auto plan = plan_of(words_of(line), exit_code);
+    return std::pair<int, int>(plan.at("largest_context"), plan.at("largest_batch"));
+  };
+  const std::string at16 = "-m llama-3.1-8b --memory 16 ";
+  EXPECT_EQ(largest(at16, 0), std::pair(131072, 30));
+  EXPECT_EQ(largest(at16 + "--prefill-weights fp8", 0), std::pair(79680, 8));
+  for (const char* room : {"-c 131072", "-b 16", "-b 30"}) {
+    EXPECT_EQ(plan_of(words_of(at16 + room)).at("prefill_weights"), "int4") << room;
+  }
+  EXPECT_EQ(plan_of(words_of(at16)).at("prefill_weights"), "fp8");
+  (void)plan_of(words_of(at16 + "-b 31"), 4);
+  const std::string at6 = "-m llama-3.1-8b --memory 6.3 ";
+  EXPECT_EQ(largest(at6, 4), std::pair(7808, 0));
+  for (const char* room : {"-c 4096", "-c 7808"}) (void)plan_of(words_of(at6 + room));
+  (void)plan_of(words_of(at6 + "-c 7809"), 4);
+  // The text says where that begins.
+  const ProcessResult text =
+      fut({"plan", "-m", "llama-3.1-8b", "--memory", "16"},
+          with_variables({{"FUT_PRECISION", std::nullopt}, {"FUT_DEVICE", std::nullopt}}));
+  expect_mentions(text.out, {"Beyond context 79680 or batch 8 prefill"});
+}
+
+TEST(Plan, GigabytesAreNamedAsTheyWereTyped) {
+  for (const char* typed : {"5.9", "6.3", "16", "0.1", "1234.5"}) {
+    const auto words =
+        words_of(std::string("-m llama-3.1-8b -c 1024 --prefill-weights int4 --memory ") + typed);
+    const bool fits = std::stod(typed) > 6;
+    EXPECT_EQ(plan_of(words, fits ? 0 : 4).at("device"),
+              std::string("a GPU with ") + typed + " GB free");
+  }
 }
 
 TEST(Plan, TheLargestThatFitAreTheLast) {

@@ -2,7 +2,6 @@
 #include "apps/batch_row.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "apps/flag_groups.h"
 #include "apps/json_input.h"
@@ -31,10 +30,10 @@ bool has_key(const Flag& flag, std::string_view key) {
                      [&](const std::string& name) { return key_of(name) == key; });
 }
 
-// Whether a number may not be what was written: no whole number of 64 bits, and beyond those that a float64 holds.
+// Whether it holds a number that may come back otherwise than it was written: any but whole ones of 64 bits.
 bool changes(const Json& value) {
-  constexpr double kExact = 0x1p53;
-  return value.is_number_float() && std::abs(value.get<double>()) >= kExact;
+  if (value.is_structured()) return std::ranges::any_of(value, changes);
+  return value.is_number_float();
 }
 
 class RowParser {
@@ -129,7 +128,7 @@ class RowParser {
   // It comes back in the reply's line, and has to be what it was.
   void check_id(const Json& value) const {
     if (changes(value)) {
-      throw data_error("{}: \"id\" is a number that would come back changed; give it as a text",
+      throw data_error("{}: \"id\" has a number that may come back changed; give it as a text",
                        place_);
     }
   }

@@ -49,6 +49,11 @@ std::string settings_text(const GenerateOptions& options, const OpenedModel& mod
                  number(s.repetition_penalty), s.presence_penalty, s.frequency_penalty,
                  s.repeat_last_n, s.temperature_first, number(s.seed)}}};
   add_arithmetic(json, model);
+  if (json.contains("prefill_weights")) {
+    // As it was asked for: what fits may be another choice the next time, and is no reason to begin anew.
+    json["prefill_weights"] = prefill_weights_name(
+        options.model.arithmetic.prefill_weights.value_or(PrefillWeights::Fp8));
+  }
   return json_line(json);
 }
 

@@ -275,7 +275,10 @@ class Changes {
       }
       changed.prefill = PrefillWeights::Fp8;
       changed.weights = weights_by_shape(changed);
-      add_with_room(fmt::format("--precision {}", precision_name(precision)),
+      // The two flags are not taken together.
+      const bool replaces = wanted_ && precision != Precision::Int4;
+      add_with_room(fmt::format("--precision {}{}", precision_name(precision),
+                                replaces ? " in place of --prefill-weights" : ""),
                     weights_text(settle(changed, plan_.budget, wanted_)), changed);
     }
   }

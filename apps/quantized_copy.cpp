@@ -116,7 +116,14 @@ std::optional<std::string> why_not(const fs::path& entry, const ModelFolder& sou
 }
 
 bool can_serve(const fs::path& entry, const ModelFolder& source, const ModelOptions& options) {
-  if (!PackedModel::is_packed(entry)) return false;
+  if (!PackedModel::is_packed(entry)) {
+    std::error_code ignored;
+    if (fs::is_regular_file(entry / kSourceNoteName, ignored)) {
+      log_warning("{}: the quantised copy is made anew: its weights are gone or cut",
+                  entry.string());
+    }
+    return false;
+  }
   const auto reason = why_not(entry, source, options.check_tensors, options.device.cpu_threads);
   if (!reason) return true;
   log_warning("{}: the quantised copy no longer serves and is made anew: {}", entry.string(),

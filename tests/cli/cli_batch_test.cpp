@@ -147,6 +147,7 @@ TEST_F(BatchRun, ABadRowStopsNoOther) {
              {R"({"prompt": "x", "id": )" + nested + "}", 3, "levels deep"},
              {R"({"prompt": "x", "prompt": "y"})", 3, "twice"},
              {R"({"prompt": "x", "id": 12345678901234567890123})", 3, "come back changed"},
+             {R"({"prompt": "x", "id": [{"a": 0.5}]})", 3, "come back changed"},
              {R"({"prompt": "x", "top_k": )" + nested + "}", 3, "levels deep"},
              {std::string("{\"prompt\": \"x\"}\0 rest", 21), 3, "at byte 16"},
              {R"({"prompt": "x", "top_p": 1e999})", 3, "float64"},

@@ -68,15 +68,18 @@ class BatchRun {
     if (options.prompt.system.given()) {
       system_ = read_system_prompt(options.prompt, model.folder.tokenizer, limits_);
     }
+    settings_ = settings_text(options, model, system_);
     make_keys();
   }
 
   // Once more when the weights are there: without room for a quantised copy they are of another precision.
   // Whether the keys are others now.
   [[nodiscard]] bool renew_keys() {
-    const std::vector<std::string> before = std::move(keys_);
+    const std::string before = settings_;
+    settings_ = settings_text(options_, model_, system_);
+    if (settings_ == before) return false;
     make_keys();
-    return keys_ != before;
+    return true;
   }
 
   [[nodiscard]] const std::vector<std::string>& keys() const { return keys_; }
@@ -119,9 +122,8 @@ class BatchRun {
 
  private:
   void make_keys() {
-    const std::string settings = settings_text(options_, model_, system_);
     keys_.clear();
-    for (const InputRow& row : rows_) keys_.push_back(row_key(settings, row.text));
+    for (const InputRow& row : rows_) keys_.push_back(row_key(settings_, row.text));
   }
 
   struct Started {
@@ -218,7 +220,8 @@ class BatchRun {
   ContextLimits limits_;
   std::string system_;
   std::optional<ChatTemplate> template_;
-  std::vector<std::string> keys_;
+  std::string settings_;
+  std::vector<std::string> keys_;  // of settings and rows
   std::map<SequenceId, Started> started_;
   std::map<std::size_t, Json> lines_;  // of rows that wait for earlier ones
   std::size_t next_row_ = 0;           // to be started
@@ -295,8 +298,7 @@ int run_batch(const GenerateOptions& options, Reporter& reporter) {
       if (run.renew_keys() && kept > 0) {
         throw runtime_failure(
             "{}: this run would compute in {}, which its {} are not of; make room for the "
-            "quantised "
-            "copy, or begin anew with --overwrite",
+            "quantised copy, or begin anew with --overwrite",
             options.output.file, precision_name(model.precision), counted(kept, "line"));
       }
       const auto start = std::chrono::steady_clock::now();

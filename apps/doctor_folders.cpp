@@ -91,8 +91,7 @@ void look_at_entry(const fs::path& entry, bool check, DoctorFindings& findings, 
                                  ": being written, or left by a process that was killed (the next "
                                  "one removes it then)");
   }
-  const bool has_note = fs::is_regular_file(entry / kSourceNoteName, ignored);
-  if (!PackedModel::is_packed(entry) && !has_note) return;
+  if (!PackedModel::is_packed(entry) && !has_source_note(entry)) return;
   Json json = {{"name", name}};
   try {
     findings.line("", fmt::format("{}: {}", name, look_at_copy(entry, check, json)));

@@ -273,8 +273,7 @@ class Changes {
       } catch (const Error&) {
         continue;
       }
-      changed.prefill = PrefillWeights::Fp8;
-      changed.weights = weights_by_shape(changed);
+      changed = with_prefill(changed, PrefillWeights::Fp8);
       // The two flags are not taken together.
       const bool replaces = wanted_ && precision != Precision::Int4;
       add_with_room(fmt::format("--precision {}{}", precision_name(precision),

@@ -117,8 +117,7 @@ std::optional<std::string> why_not(const fs::path& entry, const ModelFolder& sou
 
 bool can_serve(const fs::path& entry, const ModelFolder& source, const ModelOptions& options) {
   if (!PackedModel::is_packed(entry)) {
-    std::error_code ignored;
-    if (fs::is_regular_file(entry / kSourceNoteName, ignored)) {
+    if (has_source_note(entry)) {
       log_warning("{}: the quantised copy is made anew: its weights are gone or cut",
                   entry.string());
     }

@@ -14,8 +14,7 @@
 namespace fut {
 
 // Reads a file whose top is a JSON object. Throws Data: cannot be opened, larger than 16 MiB, not
-// JSON (byte and line), nested deeper than kMaxJsonLevels, an object with the same key twice, a number beyond
-// float64.
+// JSON (byte and line), what JsonGuard refuses, a number beyond float64.
 [[nodiscard]] nlohmann::json read_json_file(const std::filesystem::path& path);
 
 // The same of a text that comes from elsewhere; `name` stands for it in messages. The same limits.

@@ -8,7 +8,7 @@ namespace fut {
 
 using nlohmann::json;
 
-void JsonGuard::look(int depth, json::parse_event_t event, const std::string& key) {
+void JsonGuard::look(int depth, json::parse_event_t event, std::string_view key) {
   switch (event) {
     case json::parse_event_t::object_start:
       keys_.emplace_back();
@@ -22,7 +22,7 @@ void JsonGuard::look(int depth, json::parse_event_t event, const std::string& ke
       keys_.pop_back();
       break;
     case json::parse_event_t::key:
-      if (!keys_.back().insert(key).second) {
+      if (!keys_.back().emplace(key).second) {
         throw data_error("{} has the key {} twice", what_, quote(key));
       }
       break;

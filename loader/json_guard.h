@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,13 +24,14 @@ class JsonGuard {
   template <class Json>
   bool operator()(int depth, nlohmann::json::parse_event_t event, Json& parsed) {
     constexpr auto kKey = nlohmann::json::parse_event_t::key;
-    look(depth, event,
-         event == kKey ? parsed.template get_ref<const std::string&>() : std::string());
+    std::string_view key;
+    if (event == kKey) key = parsed.template get_ref<const std::string&>();
+    look(depth, event, key);
     return true;
   }
 
  private:
-  void look(int depth, nlohmann::json::parse_event_t event, const std::string& key);
+  void look(int depth, nlohmann::json::parse_event_t event, std::string_view key);
 
   std::string what_;
   std::vector<std::set<std::string>> keys_;  // of each object that is open

@@ -68,9 +68,7 @@ std::string foreign_entry(const std::filesystem::path& folder) {
 
 // An automatic copy whose weights are gone or cut: it has the note of its source still, and nothing of others.
 bool is_damaged_copy(const std::filesystem::path& folder) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(folder / kSourceNoteName, error) &&
-         foreign_entry(folder).empty();
+  return has_source_note(folder) && foreign_entry(folder).empty();
 }
 
 // Throws Data where `folder` is in use for something that must not be replaced.

@@ -270,6 +270,11 @@ std::string source_note_json(const SourceNote& note) {
   return dump({{"folder", note.folder}, {"files", files_json(note.identity, true)}});
 }
 
+bool has_source_note(const std::filesystem::path& packed) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(packed / kSourceNoteName, error);
+}
+
 std::optional<SourceNote> read_source_note(const std::filesystem::path& packed) {
   const std::filesystem::path file = packed / kSourceNoteName;
   std::error_code error;

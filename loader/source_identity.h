@@ -92,6 +92,8 @@ struct SourceNote {
   SourceIdentity identity;
 };
 [[nodiscard]] std::string source_note_json(const SourceNote& note);
+// Whether the folder is an automatic copy, also where its weights are gone or cut.
+[[nodiscard]] bool has_source_note(const std::filesystem::path& packed);
 // nullopt: the folder has none. Throws Data where it is damaged.
 [[nodiscard]] std::optional<SourceNote> read_source_note(const std::filesystem::path& packed);
 

@@ -294,7 +294,8 @@ def main():
     parser.add_argument('--fut', default=os.path.join(ROOT, 'build', 'cpu', 'bin', 'fut'))
     parser.add_argument('--model', default=os.path.join(ROOT, 'configs', 'demo-6m'))
     parser.add_argument('--batch', type=int, default=16)
-    parser.add_argument('--rows', type=int, default=100, help='that are there for each second, more than are done; 550 bytes each, in a temporary folder')
+    parser.add_argument('--rows', type=int, default=100,
+                        help='that are there for each second, more than are done; 550 bytes each, in a temporary folder')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--latency', choices=['cpu', 'wall'], default='cpu',
                         help='processor time a token, which neighbours leave alone, or the time that passes')

@@ -104,9 +104,9 @@ Comparison compare_means(std::span<const double> before, std::span<const double>
                                         eb * eb / static_cast<double>(after.size() - 1))
                                  : static_cast<double>(before.size() + after.size() - 2);
   c.half_width = student_95(freedom) * std::sqrt(sum) / a;
-  c.verdict = std::abs(c.change) <= std::max(c.half_width, kBetweenRuns) ? Verdict::Same
-              : c.change < 0                                             ? Verdict::Faster
-                                                                         : Verdict::Slower;
+  c.verdict = std::abs(c.change) <= c.half_width ? Verdict::Same
+              : c.change < 0                     ? Verdict::Faster
+                                                 : Verdict::Slower;
   return c;
 }
 

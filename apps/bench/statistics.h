@@ -30,12 +30,7 @@ inline constexpr std::size_t kSteadyWindow = 5;
 // the median distance from it, and by more than a twentieth.
 [[nodiscard]] std::vector<std::size_t> outliers(std::span<const double> values);
 
-// Two processes that run the same place memory and clocks anew, which no spread within one of them shows: on an
-// H200 decode steps differed by up to 0.2 % between runs that agreed within 0.05 % with themselves. Smaller
-// differences than this are none.
-inline constexpr double kBetweenRuns = 0.005;
-
-// Welch's test of two means, and kBetweenRuns.
+// Welch's test of two means.
 enum class Verdict { Same, Faster, Slower, TooFew };
 struct Comparison {
   double change = 0;      // (new - old) / old

@@ -12,7 +12,7 @@
 //          blocks or of pieces: the same bits always.
 // bound    bytes of the weights
 //
-// What was tried, and in vain: README.md, "The INT4 main loop".
+// What was tried, and in vain: README.md, "The INT4 main loop" and "Where one token's time goes".
 #pragma once
 
 #include <climits>
